@@ -5,8 +5,9 @@
 //! @file
 //! What config.json and generation_config.json say about a model, checked, in the words of diffkv.
 //! Everything that would change the result and is not computed here is refused by name.
-//! Read before this: llama3/file_error.hpp.  Read next: the forward pass.
+//! Read before this: llama3/file_error.hpp, llama3/rope.hpp.  Read next: the forward pass.
 #include "llama3/file_error.hpp"
+#include "llama3/rope.hpp"  // rope_parameters
 
 #include <filesystem>  // path
 #include <optional>
@@ -20,17 +21,6 @@ enum class architecture { llama, qwen2, mistral };
 
 [[nodiscard]] std::string_view name_of(architecture arch) noexcept;
 
-//! How rotary frequencies are stretched beyond the context that the model was trained on.
-enum class rope_scaling_type { none, linear, llama3 };
-
-struct rope_scaling {
-  rope_scaling_type type{rope_scaling_type::none};
-  double factor{1.0};                 //!< linear, llama3
-  double low_freq_factor{1.0};        //!< llama3
-  double high_freq_factor{4.0};       //!< llama3
-  int original_max_positions{8192};   //!< llama3
-};
-
 struct model_config {
   architecture arch{architecture::llama};
   int hidden_size{0};
@@ -41,8 +31,7 @@ struct model_config {
   int head_dim{0};   //!< given, or hidden_size / num_q_heads; even
   int vocab_size{0};
   int max_positions{0};
-  double rope_theta{10000.0};
-  rope_scaling scaling;
+  rope_parameters rope;  //!< theta and scaling as published, head_dim as above
   double rms_norm_eps{1e-6};
   bool tie_embeddings{false};  //!< true: the output matrix is the embedding, lm_head is not read
   bool qkv_bias{false};        //!< biases on q_proj, k_proj and v_proj
