@@ -4,7 +4,7 @@
 
 //! @file
 //! The seam between the model and whatever keeps its K and V: an exact f32 cache, or diffkv pages.
-//! Read next: exact_backend.hpp, model.hpp.
+//! Read next: llama3/exact_backend.hpp, llama3/model.hpp.
 
 namespace llama3 {
 
