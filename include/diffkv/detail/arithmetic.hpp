@@ -1,0 +1,135 @@
+// SPDX-FileCopyrightText: 2026 The diffkv authors
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+//! @file
+//! Single rounded f32 operations that no compiler flag contracts, reorders or approximates, so that
+//! host and device compute the same codes bit for bit.
+#include <diffkv/detail/config.hpp>  // DIFFKV_HOST_DEVICE
+
+#include <cmath>    // fmaf, nearbyint
+#include <cstdint>  // uint32_t
+#include <cstring>  // memcpy
+
+namespace diffkv::detail {
+
+//! A value that the optimiser cannot look through: what was rounded stays rounded, also where the
+//! compiler may contract a product and a sum into one fma (-march=native does so by default).
+inline float opaque(float x) noexcept
+{
+#if defined(__GNUC__) && defined(__x86_64__)
+  __asm__("" : "+x"(x));
+  return x;
+#elif defined(__GNUC__) && defined(__aarch64__)
+  __asm__("" : "+w"(x));
+  return x;
+#else
+  float volatile kept = x;
+  return kept;
+#endif
+}
+
+[[nodiscard]] DIFFKV_HOST_DEVICE inline float add_rn(float a, float b) noexcept
+{
+#if defined(__CUDA_ARCH__)
+  return __fadd_rn(a, b);
+#else
+  return a + b;
+#endif
+}
+
+[[nodiscard]] DIFFKV_HOST_DEVICE inline float sub_rn(float a, float b) noexcept
+{
+#if defined(__CUDA_ARCH__)
+  return __fsub_rn(a, b);
+#else
+  return a - b;
+#endif
+}
+
+[[nodiscard]] DIFFKV_HOST_DEVICE inline float mul_rn(float a, float b) noexcept
+{
+#if defined(__CUDA_ARCH__)
+  return __fmul_rn(a, b);
+#else
+  return opaque(a * b);
+#endif
+}
+
+[[nodiscard]] DIFFKV_HOST_DEVICE inline float div_rn(float a, float b) noexcept
+{
+#if defined(__CUDA_ARCH__)
+  return __fdiv_rn(a, b);
+#else
+  return a / b;
+#endif
+}
+
+[[nodiscard]] DIFFKV_HOST_DEVICE inline float fma_rn(float a, float b, float c) noexcept
+{
+#if defined(__CUDA_ARCH__)
+  return __fmaf_rn(a, b, c);
+#else
+  return std::fmaf(a, b, c);
+#endif
+}
+
+//! Rounds to the nearest integer, ties to even, whatever rounding mode the thread is in.
+//! @pre |x| < 2^22, or x is not finite
+[[nodiscard]] DIFFKV_HOST_DEVICE inline float round_half_even(float x) noexcept
+{
+#if defined(__CUDA_ARCH__)
+  return rintf(x);
+#else
+  constexpr float magic = 12582912.0f;  // 1.5 * 2^23: the sum has no fraction bits left
+  return opaque(x + magic) - magic;
+#endif
+}
+
+[[nodiscard]] DIFFKV_HOST_DEVICE inline std::uint32_t float_bits(float x) noexcept
+{
+#if defined(__CUDA_ARCH__)
+  return __float_as_uint(x);
+#else
+  std::uint32_t bits;
+  std::memcpy(&bits, &x, sizeof bits);
+  return bits;
+#endif
+}
+
+//! By the exponent bits: true for every number, false for NaN and the infinities.
+[[nodiscard]] DIFFKV_HOST_DEVICE inline bool is_finite(float x) noexcept
+{
+  return (float_bits(x) & 0x7F80'0000u) != 0x7F80'0000u;
+}
+
+[[nodiscard]] DIFFKV_HOST_DEVICE inline bool is_nan(float x) noexcept
+{
+  return (float_bits(x) & 0x7FFF'FFFFu) > 0x7F80'0000u;
+}
+
+template <class Integer>
+[[nodiscard]] DIFFKV_HOST_DEVICE constexpr Integer ceil_div(Integer a, Integer b) noexcept
+{
+  return (a + b - 1) / b;
+}
+
+template <class Integer>
+[[nodiscard]] DIFFKV_HOST_DEVICE constexpr Integer round_up(Integer a, Integer multiple) noexcept
+{
+  return ceil_div(a, multiple) * multiple;
+}
+
+template <class T>
+[[nodiscard]] DIFFKV_HOST_DEVICE constexpr T min_of(T a, T b) noexcept
+{
+  return b < a ? b : a;
+}
+
+template <class T>
+[[nodiscard]] DIFFKV_HOST_DEVICE constexpr T max_of(T a, T b) noexcept
+{
+  return a < b ? b : a;
+}
+
+}  // namespace diffkv::detail
