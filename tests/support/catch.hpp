@@ -5,9 +5,9 @@
 //! @file
 //! The one door through which Catch2 enters: 2.13 and 3 spell their headers differently.
 #if __has_include(<catch2/catch_all.hpp>)
-  #include <catch2/catch_all.hpp>
+#include <catch2/catch_all.hpp>
 #else
-  #include <catch2/catch.hpp>
+#include <catch2/catch.hpp>
 #endif
 
 #include <string>
@@ -28,12 +28,12 @@ using Catch::Approx;
 
 //! Leaves the test case because something it needs is not there (a model, a GPU), and says what.
 #if defined(SKIP)
-  #define DIFFKV_SKIP(message) SKIP(message)
+#define DIFFKV_SKIP(message) SKIP(message)
 #else
-  #define DIFFKV_SKIP(message)                   \
-    do {                                         \
-      WARN("skipped: " << message); /* NOLINT */ \
-      SUCCEED();                                 \
-      return;                                    \
-    } while (false)
+#define DIFFKV_SKIP(message)                   \
+  do {                                         \
+    WARN("skipped: " << message); /* NOLINT */ \
+    SUCCEED();                                 \
+    return;                                    \
+  } while (false)
 #endif

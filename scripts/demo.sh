@@ -1,0 +1,34 @@
+#!/usr/bin/env bash
+# SPDX-FileCopyrightText: 2026 The diffkv authors
+# SPDX-License-Identifier: Apache-2.0
+
+# Sets up everything, then answers a prompt with a real model whose K/V cache is diffkv's, and
+# reports what the cache took. Arguments go to the example:
+#   scripts/demo.sh --prompt "Name three rivers of Africa." --high k4v2 --low none
+set -euo pipefail
+. "$(dirname "${BASH_SOURCE[0]}")/setup.sh"
+
+need "${build_packages[@]}" "${example_packages[@]}"
+need_cuda headers
+
+configure "$root/build/demo" -DCMAKE_BUILD_TYPE=Release -DDIFFKV_BUILD_TESTS=OFF \
+  -DDIFFKV_BUILD_BENCH=OFF -DDIFFKV_BUILD_CUDA=OFF "${cuda_args[@]}" >&2
+cmake --build "$root/build/demo" --target diffkv_llama3 >&2
+
+model_given=no prompt_given=no
+for argument in "$@"; do
+  case "$argument" in
+    --model | --model=*) model_given=yes ;;
+    --prompt | --prompt=* | --prompt-file | --prompt-file=* | -h | --help) prompt_given=yes ;;
+  esac
+done
+options=()
+if [ "$model_given" = no ]; then
+  model="${DIFFKV_MODELS:-$root/build/models}/SmolLM2-135M-Instruct"
+  [ -f "$model/model.safetensors" ] || python3 "$root/scripts/get_model.py" >&2
+  options+=(--model "$model")
+fi
+if [ "$prompt_given" = no ]; then
+  options+=(--prompt "Explain in a few sentences why the sky is blue during the day and red at sunset.")
+fi
+exec "$root/build/demo/examples/llama3/diffkv_llama3" "${options[@]}" "$@"

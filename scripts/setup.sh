@@ -1,0 +1,90 @@
+# SPDX-FileCopyrightText: 2026 The diffkv authors
+# SPDX-License-Identifier: Apache-2.0
+
+# What scripts/test.sh, scripts/demo.sh and .ci/run share. To be sourced: `. scripts/setup.sh`.
+#   root                  the project's folder
+#   need PACKAGE...       Debian packages; installed when missing, if that is possible here
+#   need_cuda headers     CUDA 13 headers for host code     } fills the array cuda_args, options for
+#   need_cuda compiler    the same, and nvcc                } cmake; empty where a toolkit is found
+# DIFFKV_CUDA=toolkit|pypi overrides what need_cuda would choose by itself.
+root="$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)"
+jobs="${DIFFKV_JOBS:-$(nproc)}"
+export CMAKE_BUILD_PARALLEL_LEVEL="$jobs"
+
+# The parts of CUDA 13 as PyPI packages; all of one release of the toolkit.
+cuda_header_packages=(nvidia-cuda-runtime==13.0.96 nvidia-cuda-cccl==13.0.85 nvidia-cuda-crt==13.0.88)
+cuda_compiler_packages=(nvidia-cuda-nvcc==13.0.88 nvidia-nvvm==13.0.88)
+
+say() { printf '\n== %s\n' "$*" >&2; }
+fail() { printf 'error: %s\n' "$*" >&2; exit 1; }
+
+as_root() {
+  if [ "$(id -u)" -eq 0 ]; then "$@"; else sudo "$@"; fi
+}
+
+need() {
+  command -v dpkg-query >/dev/null || return 0  # another system: cmake says what it misses
+  local package missing=()
+  for package in "$@"; do
+    dpkg-query -W -f '${Status}' "$package" 2>/dev/null | grep -q 'ok installed' || missing+=("$package")
+  done
+  [ "${#missing[@]}" -gt 0 ] || return 0
+  if [ "$(id -u)" -ne 0 ] && ! command -v sudo >/dev/null; then
+    fail "these packages are missing: ${missing[*]}; as root: apt-get install ${missing[*]}"
+  fi
+  say "installing ${missing[*]}"
+  as_root env DEBIAN_FRONTEND=noninteractive apt-get update -qq
+  as_root env DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends \
+    "${missing[@]}" >/dev/null
+}
+
+# Has this machine a CUDA Toolkit of version 13 or newer?
+has_toolkit() {
+  local nvcc release
+  nvcc="$(command -v nvcc || true)"
+  [ -n "$nvcc" ] || nvcc=/usr/local/cuda/bin/nvcc
+  [ -x "$nvcc" ] || return 1
+  release="$("$nvcc" --version | sed -n 's/.*release \([0-9]*\).*/\1/p')"
+  [ "${release:-0}" -ge 13 ]
+}
+
+need_cuda() {
+  cuda_args=()
+  local source="${DIFFKV_CUDA:-}" folder="$root/build/cuda" packages
+  if [ -z "$source" ]; then
+    if has_toolkit; then source=toolkit; else source=pypi; fi
+  fi
+  [ "$source" = pypi ] || return 0
+
+  packages=("${cuda_header_packages[@]}")
+  [ "$1" = headers ] || packages+=("${cuda_compiler_packages[@]}")
+  if [ "$(cat "$folder/packages" 2>/dev/null)" != "${packages[*]}" ]; then
+    # What has the compiler has the headers, too.
+    if [ "$1" != headers ] || [[ "$(cat "$folder/packages" 2>/dev/null)" != "${packages[*]} "* ]]; then
+      python3 -m pip --version >/dev/null 2>&1 || need python3-pip
+      say "CUDA 13 ($1) from PyPI"
+      rm -rf "$folder"
+      python3 -m pip install --quiet --no-deps --no-warn-script-location --root-user-action=ignore \
+        --target "$folder" "${packages[@]}"
+      ln -s lib "$folder/nvidia/cu13/lib64"  # where nvcc looks for its libraries
+      echo "${packages[*]}" >"$folder/packages"
+    fi
+  fi
+  cuda_args=("-DDIFFKV_CUDA_INCLUDE_DIRS=$folder/nvidia/cu13/include")
+  [ "$1" = headers ] || cuda_args+=("-DCMAKE_CUDA_COMPILER=$folder/nvidia/cu13/bin/nvcc")
+}
+
+# configure FOLDER OPTION...: once; again only when the options change.
+configure() {
+  local folder="$1" stamp
+  shift
+  stamp="$*"
+  if [ "$(cat "$folder/options" 2>/dev/null)" != "$stamp" ]; then
+    rm -rf "$folder"
+    cmake -S "$root" -B "$folder" -G Ninja "$@"
+    echo "$stamp" >"$folder/options"
+  fi
+}
+
+example_packages=(libeigen3-dev libcli11-dev nlohmann-json3-dev libfmt-dev libpcre2-dev)
+build_packages=(g++ cmake ninja-build python3 python3-venv ca-certificates)
