@@ -18,7 +18,7 @@ class mapped_file {
   ~mapped_file();
   mapped_file(mapped_file&& other) noexcept;
   mapped_file& operator=(mapped_file&& other) noexcept;
-  mapped_file(mapped_file const&) = delete;
+  mapped_file(mapped_file const&)            = delete;
   mapped_file& operator=(mapped_file const&) = delete;
 
   [[nodiscard]] std::byte const* data() const noexcept { return data_; }

@@ -87,15 +87,13 @@ class safetensors_file {
 };
 
 //! A view of [product of shape] floats that the caller keeps alive, for `write_safetensors`.
-[[nodiscard]] tensor_view view_of(std::string name,
-                                  std::vector<std::int64_t> shape,
+[[nodiscard]] tensor_view view_of(std::string name, std::vector<std::int64_t> shape,
                                   std::vector<float> const& values);
 
 //! Writes `tensors` in the order given to a temporary file beside `path`, then renames it, so that
 //! a reader never meets half a file.
 //! @throws file_error if a name is empty, reserved or used twice, bytes and shape differ, or the
 //!         file cannot be written
-void write_safetensors(std::filesystem::path const& path,
-                       std::vector<tensor_view> const& tensors,
+void write_safetensors(std::filesystem::path const& path, std::vector<tensor_view> const& tensors,
                        std::map<std::string, std::string> const& metadata = {});
 }  // namespace llama3
