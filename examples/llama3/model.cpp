@@ -32,10 +32,10 @@ void at_least(std::vector<float>& scratch, std::size_t size)
 }  // namespace
 
 model::model(model_config const& config, checkpoint const& files, thread_pool& threads)
-    : config_{config}, weights_{load_weights(config, files)}, rope_{config.rope}, threads_{&threads}
+  : config_{config}, weights_{load_weights(config, files)}, rope_{config.rope}, threads_{&threads}
 {}
 
-void model::check_id(int id) const
+void model::check_id(token_id id) const
 {
   if (id < 0 || id >= config_.vocab_size) {
     throw std::invalid_argument("token id " + std::to_string(id) +
@@ -44,7 +44,7 @@ void model::check_id(int id) const
   }
 }
 
-std::vector<float> model::embed(std::vector<int> const& ids)
+std::vector<float> model::embed(std::vector<token_id> const& ids)
 {
   timed const clock{times_.other};
   std::vector<float> hidden(size_of(static_cast<std::int64_t>(ids.size()), config_.hidden_size));
@@ -161,20 +161,20 @@ std::vector<float> model::logits(float const* hidden, int num_rows)
   return out;
 }
 
-std::vector<float> model::prompt(std::vector<int> const& ids, attention_backend& backend,
+std::vector<float> model::prompt(std::vector<token_id> const& ids, attention_backend& backend,
                                  progress_callback const& progress)
 {
   return prompt_logits(ids, {static_cast<int>(ids.size()) - 1}, backend, progress);
 }
 
-std::vector<float> model::prompt_logits(std::vector<int> const& ids,
+std::vector<float> model::prompt_logits(std::vector<token_id> const& ids,
                                         std::vector<int> const& positions,
                                         attention_backend& backend,
                                         progress_callback const& progress)
 {
   int const num_tokens = static_cast<int>(ids.size());
   if (ids.empty()) { throw std::invalid_argument("a prompt needs at least one token"); }
-  for (int const id : ids) { check_id(id); }
+  for (token_id const id : ids) { check_id(id); }
   for (int const position : positions) {
     if (position < 0 || position >= num_tokens) {
       throw std::invalid_argument("position " + std::to_string(position) +
@@ -199,7 +199,7 @@ std::vector<float> model::prompt_logits(std::vector<int> const& ids,
   return logits(chosen.data(), static_cast<int>(positions.size()));
 }
 
-std::vector<float> model::decode(int id, int position, attention_backend& backend)
+std::vector<float> model::decode(token_id id, int position, attention_backend& backend)
 {
   check_id(id);
   if (position < 0) { throw std::invalid_argument("a position is 0 or more"); }

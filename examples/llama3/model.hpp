@@ -12,6 +12,7 @@
 #include "llama3/rope.hpp"
 #include "llama3/thread_pool.hpp"
 #include "llama3/time_account.hpp"
+#include "llama3/token_id.hpp"
 #include "llama3/weights.hpp"
 
 #include <functional>  // function
@@ -36,13 +37,14 @@ class model {
   //! @return [vocab_size] logits after its last token
   //! @throws std::invalid_argument, before any work, if there are no ids or one is outside the
   //!         vocabulary
-  [[nodiscard]] std::vector<float> prompt(std::vector<int> const& ids, attention_backend& backend,
+  [[nodiscard]] std::vector<float> prompt(std::vector<token_id> const& ids,
+                                          attention_backend& backend,
                                           progress_callback const& progress = {});
 
   //! The same with logits after chosen tokens.
   //! @param positions  each below ids.size(), else std::invalid_argument; may be empty: K and V only
   //! @return [positions.size(), vocab_size]
-  [[nodiscard]] std::vector<float> prompt_logits(std::vector<int> const& ids,
+  [[nodiscard]] std::vector<float> prompt_logits(std::vector<token_id> const& ids,
                                                  std::vector<int> const& positions,
                                                  attention_backend& backend,
                                                  progress_callback const& progress = {});
@@ -51,15 +53,15 @@ class model {
   //! @return [vocab_size] logits after it
   //! @throws std::invalid_argument, before any work, for an id outside the vocabulary or a
   //!         position below 0
-  [[nodiscard]] std::vector<float> decode(int id, int position, attention_backend& backend);
+  [[nodiscard]] std::vector<float> decode(token_id id, int position, attention_backend& backend);
 
   [[nodiscard]] time_account const& times() const noexcept { return times_; }
   void clear_times() noexcept { times_ = {}; }
 
  private:
-  void check_id(int id) const;
+  void check_id(token_id id) const;
   //! Rows of the embedding: [ids.size(), hidden_size]
-  [[nodiscard]] std::vector<float> embed(std::vector<int> const& ids);
+  [[nodiscard]] std::vector<float> embed(std::vector<token_id> const& ids);
   //! Takes hidden [num_tokens, hidden_size] through one layer. `attend(q, k, v, out)` gets the
   //! arrays of attention_backend.
   template <class Attend>
