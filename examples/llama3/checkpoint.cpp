@@ -36,14 +36,8 @@ std::map<std::string, std::string> read_index(std::filesystem::path const& path)
 
 checkpoint::checkpoint(std::filesystem::path const& folder) : folder_(folder)
 {
+  expect_model_folder(folder);
   std::error_code ignored;
-  if (!std::filesystem::is_directory(folder, ignored)) {
-    throw file_error(
-      folder.string() +
-      (std::filesystem::exists(folder, ignored)
-         ? ": is a file; make a folder of a GGUF file with scripts/get_model.py --gguf"
-         : ": no such folder; scripts/get_model.py makes one"));
-  }
   auto const single = folder / "model.safetensors";
   auto const index  = folder / "model.safetensors.index.json";
   if (std::filesystem::exists(single, ignored)) {

@@ -10,8 +10,9 @@
 #include <unistd.h>    // close
 
 #include <cerrno>
-#include <cstring>  // strerror
-#include <utility>  // exchange
+#include <cstring>       // strerror
+#include <system_error>  // error_code
+#include <utility>       // exchange
 
 namespace llama3 {
 namespace {
@@ -80,5 +81,16 @@ std::string read_text_file(std::filesystem::path const& path, std::size_t max_by
   }
   if (file.size() == 0) { return {}; }
   return {reinterpret_cast<char const*>(file.data()), file.size()};
+}
+
+void expect_model_folder(std::filesystem::path const& folder)
+{
+  std::error_code ignored;
+  if (std::filesystem::is_directory(folder, ignored)) { return; }
+  throw file_error(
+    folder.string() +
+    (std::filesystem::exists(folder, ignored)
+       ? ": is a file; scripts/get_model.py --gguf makes a model folder of a GGUF file"
+       : ": no such folder; scripts/get_model.py makes one"));
 }
 }  // namespace llama3

@@ -34,4 +34,7 @@ class mapped_file {
 //! The bytes of a small text file, such as config.json.
 //! @throws file_error if it is missing, unreadable, or longer than `max_bytes`
 [[nodiscard]] std::string read_text_file(std::filesystem::path const& path, std::size_t max_bytes);
+
+//! @throws file_error saying how to make one, if `folder` is no folder
+void expect_model_folder(std::filesystem::path const& folder);
 }  // namespace llama3

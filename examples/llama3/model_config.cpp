@@ -279,6 +279,7 @@ model_config parse_model_config(std::string_view config_json, std::string_view g
 
 model_config load_model_config(std::filesystem::path const& folder)
 {
+  expect_model_folder(folder);
   auto const config     = folder / "config.json";
   auto const generation = folder / "generation_config.json";
   std::error_code ignored;
