@@ -1,0 +1,259 @@
+#!/usr/bin/env python3
+# SPDX-FileCopyrightText: 2026 The diffkv authors
+# SPDX-License-Identifier: Apache-2.0
+"""Keeps the measured figures of diffkv.
+
+  scripts/performance.py run      builds and runs the host benches and stores what they say as
+                                  docs/performance/host.json, then renders
+  scripts/performance.py          renders: docs/performance/*.json -> the tables in
+                                  docs/performance.md, docs/performance/figures.json, and a plot
+                                  docs/performance/NAME.svg for each file
+  scripts/performance.py --check  fails if rendering would change anything
+
+Each file is Google Benchmark's own JSON. `context` also holds `device`, `commit` and `command`: a
+figure without them is not taken. A bench for a GPU sets them itself (AddCustomContext), or
+`run --binary PROGRAM --name NAME --device DEVICE` does.
+
+Names of figures (figures.json is one flat map from name to number):
+  NAME/BENCHMARK/COUNTER   for every counter of every benchmark in NAME.json, with `real_time_s`,
+                           `cpu_time_s`, `bytes_per_second` and `items_per_second` among them; the
+                           benchmark by its run name, without Google Benchmark's own suffixes. Where
+                           there are repetitions it is their median.
+  FIGURE                   for a counter called `figure:FIGURE`: how a bench gives a name of its own
+                           to a figure that others rely on. Shares and ratios are fractions.
+"""
+import argparse
+import html
+import json
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+BEGIN, END = "<!-- performance:begin -->", "<!-- performance:end -->"
+SECONDS = {"ns": 1e-9, "us": 1e-6, "ms": 1e-3, "s": 1.0}
+SUFFIXES = re.compile(r"/(real_time|manual_time|process_time|repeats:\d+|iterations:\d+|"
+                      r"min_time:[\d.]+|min_warmup_time:[\d.]+|threads:1)(?=/|$)")
+# Keys of a benchmark's entry that are not counters.
+NO_COUNTERS = {
+    "family_index", "per_family_instance_index", "repetitions", "repetition_index", "threads",
+    "iterations", "real_time", "cpu_time",
+}
+
+
+class Refused(Exception):
+    """The stored figures cannot be used as they are; the message says why."""
+
+
+def measurements(document):
+    """{run name: {counter: value}}, medians where there are repetitions."""
+    single, medians = {}, {}
+    for entry in document["benchmarks"]:
+        if entry.get("error_occurred"):
+            raise Refused(f"{entry['name']} failed: {entry.get('error_message', '')}")
+        name = SUFFIXES.sub("", entry["run_name"])
+        counters = {
+            key: float(value) for key, value in entry.items()
+            if isinstance(value, (int, float)) and key not in NO_COUNTERS
+        }
+        for clock in ["real_time", "cpu_time"]:
+            counters[f"{clock}_s"] = entry[clock] * SECONDS[entry.get("time_unit", "ns")]
+        if entry["run_type"] == "iteration":
+            single.setdefault(name, []).append(counters)
+        elif entry.get("aggregate_name") == "median":
+            medians[name] = counters
+    for name, runs in single.items():
+        if name not in medians and len(runs) > 1:
+            raise Refused(f"{name} has {len(runs)} repetitions and no median")
+    return {name: medians.get(name) or single[name][0] for name in [*single, *medians]}
+
+
+def load(folder):
+    """{file's stem: document} of all stored figures."""
+    documents = {}
+    for path in sorted(folder.glob("*.json")):
+        if path.name == "figures.json":
+            continue
+        document = json.loads(path.read_text())
+        missing = [key for key in ["device", "commit", "command"] if not document["context"].get(key)]
+        if missing:
+            raise Refused(f"{path.name} does not say its {', '.join(missing)}")
+        documents[path.stem] = document
+    return documents
+
+
+def figures_of(documents):
+    figures, origin = {}, {}
+    for stem, document in documents.items():
+        for name, counters in measurements(document).items():
+            for counter, value in counters.items():
+                own = counter.startswith("figure:")
+                figure = counter[len("figure:"):] if own else f"{stem}/{name}/{counter}"
+                if figure in figures:
+                    raise Refused(f"figure {figure} comes from {origin[figure]} and from {stem}/{name}")
+                figures[figure], origin[figure] = float(f"{value:.6g}"), f"{stem}/{name}"
+    return dict(sorted(figures.items()))
+
+
+def quantity(value, unit=""):
+    """Three digits and a prefix: 0.0000123 s -> 12.3 us."""
+    if value == 0:
+        return f"0 {unit}".strip()
+    for factor, prefix in [(1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"), (1, ""), (1e-3, "m"),
+                           (1e-6, "u"), (1e-9, "n")]:
+        if abs(value) >= factor * 0.9995:
+            break
+    digits = f"{value / factor:#.3g}".rstrip(".")
+    return f"{digits} {prefix}{unit}".strip()
+
+
+COLUMNS = {
+    "real_time_s": ("time", lambda v: quantity(v, "s")),
+    "bytes_per_second": ("bytes/s", lambda v: quantity(v, "B/s")),
+    "items_per_second": ("items/s", lambda v: quantity(v, "/s")),
+}
+
+
+def table(document):
+    rows = measurements(document)
+    counters = [key for key in COLUMNS if any(key in row for row in rows.values())]
+    counters += sorted({key for row in rows.values() for key in row} - {*counters, "cpu_time_s"})
+    titles = [COLUMNS[key][0] if key in COLUMNS else key.replace("figure:", "") for key in counters]
+    lines = ["| benchmark | " + " | ".join(titles) + " |",
+             "| --- |" + " ---: |" * len(counters)]
+    for name, row in rows.items():
+        cells = [
+            "" if key not in row
+            else COLUMNS[key][1](row[key]) if key in COLUMNS else f"{row[key]:.4g}"
+            for key in counters
+        ]
+        lines.append(f"| `{name}` | " + " | ".join(cells) + " |")
+    return "\n".join(lines)
+
+
+def tables(documents):
+    parts = [BEGIN]
+    for stem, document in documents.items():
+        context = document["context"]
+        parts += [f"## {stem}", f"{context['device']}, commit `{context['commit']}`:",
+                  f"`{context['command']}`", table(document), f"![{stem}](performance/{stem}.svg)"]
+    return "\n\n".join([*parts, END])
+
+
+def plot(stem, document):
+    """Bars, one a benchmark: bytes/s or items/s where given, else the time."""
+    rows = measurements(document)
+    key = next((key for key in ["bytes_per_second", "items_per_second"]
+                if all(key in row for row in rows.values())), "real_time_s")
+    title, text = COLUMNS[key]
+    most = max((row[key] for row in rows.values()), default=0) or 1.0
+    label, width, step = 12 + 7 * max((len(name) for name in rows), default=0), 360, 20
+    height = 44 + step * len(rows)
+    lines = [
+        f'<svg xmlns="http://www.w3.org/2000/svg" width="{label + width + 110}" height="{height}" '
+        'font-family="monospace" font-size="12">',
+        f'<rect width="100%" height="100%" fill="white"/><text x="8" y="20">'
+        f"{html.escape(stem)}: {title}, {html.escape(document['context']['device'])}</text>",
+    ]
+    for index, (name, row) in enumerate(rows.items()):
+        y = 32 + step * index
+        length = max(1.0, width * row[key] / most)
+        lines.append(
+            f'<text x="8" y="{y + 13}">{html.escape(name)}</text>'
+            f'<rect x="{label}" y="{y + 2}" width="{length:.1f}" height="{step - 6}" fill="#4878a8"/>'
+            f'<text x="{label + length + 6:.1f}" y="{y + 13}">{text(row[key])}</text>')
+    return "\n".join([*lines, "</svg>\n"])
+
+
+def rendered(docs):
+    """{path: text} of everything that follows from the stored figures."""
+    folder, page = docs / "performance", docs / "performance.md"
+    documents = load(folder)
+    text = page.read_text() if page.is_file() else f"# Performance\n\n{BEGIN}\n{END}\n"
+    if text.count(BEGIN) != 1 or text.count(END) != 1:
+        raise Refused(f"{page.name} must hold {BEGIN} and {END} once each")
+    before, after = text.split(BEGIN)[0], text.split(END)[1]
+    files = {page: before + tables(documents) + after,
+             folder / "figures.json": json.dumps(figures_of(documents), indent=1) + "\n"}
+    files.update({folder / f"{stem}.svg": plot(stem, document)
+                  for stem, document in documents.items()})
+    return files
+
+
+def processor():
+    for line in Path("/proc/cpuinfo").read_text().splitlines():
+        if line.startswith("model name"):
+            return f"{line.split(':', 1)[1].strip()}, {os.cpu_count()} cores"
+    return f"unknown processor, {os.cpu_count()} cores"
+
+
+def commit():
+    git = ["git", "-C", str(ROOT)]
+    head = subprocess.run([*git, "rev-parse", "--short=12", "HEAD"], capture_output=True, text=True)
+    dirty = subprocess.run([*git, "status", "--porcelain", "--untracked-files=no"],
+                           capture_output=True, text=True)
+    return head.stdout.strip() + ("-modified" if dirty.stdout.strip() else "")
+
+
+def measure(options):
+    build, binary = ROOT / "build" / "bench", options.binary
+    if binary is None:
+        headers = ROOT / "build" / "cuda" / "nvidia" / "cu13" / "include"  # of scripts/setup.sh
+        more = [f"-DDIFFKV_CUDA_INCLUDE_DIRS={headers}"] if headers.is_dir() else []
+        subprocess.run(["cmake", "--preset", "bench", *more], cwd=ROOT, check=True)
+        subprocess.run(["cmake", "--build", build], check=True)
+        binary = build / "bench" / "diffkv_bench"
+    more = options.arguments or ["--benchmark_repetitions=5",
+                                 "--benchmark_report_aggregates_only=true"]
+    folder = options.docs / "performance"
+    folder.mkdir(parents=True, exist_ok=True)
+    path, draft = folder / f"{options.name}.json", folder / f"{options.name}.draft"
+    subprocess.run([binary, f"--benchmark_out={draft}", "--benchmark_out_format=json", *more],
+                   check=True)
+    document = json.loads(draft.read_text())
+    draft.unlink()
+    context = document["context"]
+    context.pop("host_name", None)  # says nothing about the figures
+    context["executable"] = Path(context["executable"]).name
+    context.setdefault("device", options.device or processor())
+    context.setdefault("commit", commit())
+    context.setdefault("command", " ".join([Path(binary).name, *more]))
+    if not measurements(document):
+        raise Refused("no benchmark has run")
+    path.write_text(json.dumps(document, indent=1) + "\n")
+
+
+def main():
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("action", nargs="?", choices=["run"])
+    parser.add_argument("--check", action="store_true", help="fail if anything would change")
+    parser.add_argument("--docs", type=Path, default=ROOT / "docs", help="the folder of the docs")
+    parser.add_argument("--name", default="host", help="run: name of the stored file")
+    parser.add_argument("--binary", type=Path, help="run: this program, not the host benches")
+    parser.add_argument("--device", help="run: the device measured, not this processor")
+    parser.add_argument("--arguments", nargs=argparse.REMAINDER, help="run: for the program, last")
+    options = parser.parse_args()
+    try:
+        if options.action == "run":
+            measure(options)
+        files = rendered(options.docs)
+        changed = [path for path, text in files.items()
+                   if not path.is_file() or path.read_text() != text]
+        if options.check:
+            if changed:
+                raise Refused("out of date: " + ", ".join(path.name for path in changed) +
+                              "; run scripts/performance.py")
+            return
+        for path in changed:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(files[path])
+            print(f"wrote {path}")
+    except Refused as problem:
+        sys.exit(f"performance.py: {problem}")
+
+
+if __name__ == "__main__":
+    main()
