@@ -4,6 +4,7 @@
 
 #if defined(__GNUC__) && !defined(__clang__)
   // GCC 12 warns of its own AVX-512 intrinsics where Eigen uses them.
+  #pragma GCC diagnostic ignored "-Wuninitialized"
   #pragma GCC diagnostic ignored "-Wmaybe-uninitialized"
 #endif
 
