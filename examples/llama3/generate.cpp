@@ -32,8 +32,7 @@ void check_prompt(std::size_t prompt_tokens, generation_limits const& limits)
 
 generation generate(std::vector<token_id> const& prompt, next_logits_function const& next_logits,
                     sampler& choose, std::vector<token_id> const& stop_ids,
-                    generation_limits const& limits,
-                    std::function<void(token_id)> const& on_token)
+                    generation_limits const& limits, std::function<void(token_id)> const& on_token)
 {
   check_prompt(prompt.size(), limits);
   std::size_t const room = static_cast<std::size_t>(limits.context) - prompt.size();
