@@ -3,7 +3,7 @@
 """A wrong configuration is refused, with the message that is meant for it. A case is a .cpp that
 must not compile; each of its lines `// expect: text` must appear in what the compiler says. With
 DIFFKV_TEST_ACCEPTED defined the same file must compile: so it is the mistake that is refused, and
-nothing else in the file."""
+nothing else in the file. A line `// flags: ...` adds flags for the compiler."""
 import re
 from pathlib import Path
 
@@ -15,7 +15,9 @@ def main():
     source = Path(options.source)
     text = source.read_text()
     expected = re.findall(r"^// expect: (.*\S)", text, re.MULTILINE)
-    command = [options.compiler, "-std=c++17", "-fsyntax-only", "-I", f"{options.root}/include"]
+    flags = " ".join(re.findall(r"^// flags: (.*\S)", text, re.MULTILINE)).split()
+    command = [options.compiler, "-std=c++17", "-fsyntax-only", *flags, "-I",
+               f"{options.root}/include"]
     for folder in options.system:
         command += ["-isystem", folder]
 
