@@ -27,6 +27,13 @@ inline constexpr bool is_element_v =
   return __bfloat162float(x);
 }
 
+DIFFKV_HOST_DEVICE inline void from_f32(float x, float& out) noexcept { out = x; }
+DIFFKV_HOST_DEVICE inline void from_f32(float x, __half& out) noexcept { out = __float2half_rn(x); }
+DIFFKV_HOST_DEVICE inline void from_f32(float x, __nv_bfloat16& out) noexcept
+{
+  out = __float2bfloat16_rn(x);
+}
+
 inline constexpr float f16_max = 65504.0f;
 
 //! An f16 as it lies in memory.

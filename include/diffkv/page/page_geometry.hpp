@@ -125,10 +125,8 @@ struct page_geometry {
   return g;
 }
 
-//! Checked form for sizes known at run time.
-//! @throws invalid_argument naming the argument and its legal values
-[[nodiscard]] inline page_geometry checked_page_geometry(format_spec format, int head_dim,
-                                                         std::uint32_t page_bytes)
+//! @throws invalid_argument naming head_dim or format and the legal values
+inline void validate(format_spec format, int head_dim)
 {
   DIFFKV_EXPECTS(is_legal_head_dim(head_dim),
                  "head_dim: " + std::to_string(head_dim) +
@@ -139,6 +137,14 @@ struct page_geometry {
                    " groups is not supported at head_dim " + std::to_string(head_dim) +
                    ": keys of 16, 8, 4, 2 bits, values of 16, 8, 4, 2, 1 bits, 1, 2 or 4 groups of "
                    "at least 32 elements (1 at 16 bits), clip in (0, 1]");
+}
+
+//! make_page_geometry for sizes known at run time.
+//! @throws invalid_argument naming the argument and its legal values
+[[nodiscard]] inline page_geometry checked_page_geometry(format_spec format, int head_dim,
+                                                         std::uint32_t page_bytes)
+{
+  validate(format, head_dim);
   DIFFKV_EXPECTS(page_bytes % page_alignment == 0 && page_bytes <= (1u << 20) &&
                    tokens_per_page(format, head_dim, page_bytes) > 0,
                  "page_bytes: " + std::to_string(page_bytes) +

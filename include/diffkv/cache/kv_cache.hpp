@@ -1,0 +1,239 @@
+// SPDX-FileCopyrightText: 2026 The diffkv authors
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+//! @file
+//! The cache: owns the memory and calls the operations in order.
+//! Read before this: cache/cache_options.hpp.  This is the last room.
+#include <diffkv/cache/cache_options.hpp>
+#include <diffkv/host/decode_attention.hpp>
+#include <diffkv/host/prefill_attention.hpp>
+#include <diffkv/host/prompt.hpp>
+#include <diffkv/host/step.hpp>
+
+#include <memory>  // unique_ptr
+#include <vector>
+
+namespace diffkv {
+
+//! What one sequence holds, summed over its layers and heads.
+struct sequence_usage {
+  std::int32_t num_tokens   = 0;  //!< N: seen, pruned ones included
+  std::uint64_t high_tokens = 0;
+  std::uint64_t low_tokens  = 0;
+  std::uint64_t pruned      = 0;
+  std::uint64_t pages       = 0;
+  std::uint64_t bytes       = 0;          //!< of all pages held
+  std::uint64_t bytes_16bit = 0;          //!< what plain 16-bit keys and values of N tokens take
+  double nominal_bytes      = 0.0;        //!< code bits of the stored tokens, nothing else
+};
+
+//! A request's life: admit, then per layer prefill_attention and store_prompt; then per token step,
+//! and per layer append and decode; at the end release. Objects belong to one thread at a time.
+//! @tparam Config          `dynamic_config<Policy>` or `static_config<...>` (cache/cache_options.hpp)
+//! @tparam MemoryResource  contract in core/memory.hpp
+template <class Config, class MemoryResource = host_resource>
+class kv_cache {
+  static_assert(MemoryResource::is_host_accessible,
+                "kv_cache runs the host operations: MemoryResource must be host accessible");
+
+ public:
+  using policy_type = typename Config::policy_type;
+  static_assert(is_policy_v<policy_type>, "Config::policy_type must fulfil policy/contract.hpp");
+
+  //! @throws invalid_argument naming the first illegal option; what the resource throws
+  explicit kv_cache(cache_options options, policy_type policy = {}, MemoryResource resource = {})
+    : options_{resolve(std::move(options))},
+      policy_{policy},
+      pool_(options_.num_pages, options_.page_bytes, resource),
+      ring_(options_.num_pages, options_.checked_ring, resource),
+      entries_(shape().num_rows() * row_entries(), resource),
+      rows_(shape().num_rows(), resource),
+      window_(shape().num_rows() * static_cast<std::size_t>(shape().window), resource),
+      candidates_(shape().num_rows() * num_stored_tiers * shape().candidates_per_tier(), resource),
+      layers_(std::size_t{shape().num_slots} * shape().num_layers, resource),
+      queries_(ring_vectors() * static_cast<std::size_t>(shape().head_dim), resource),
+      query_lse_(ring_vectors(), resource),
+      offset_logits_(ring_vectors(), resource),
+      limits_(options_.row_limits.empty() ? 1 : options_.row_limits.size(), resource),
+      key_offsets_(options_.key_offsets.size(), resource)
+  {
+    for (std::size_t i = 0; i < entries_.size(); ++i) { entries_[i] = no_page; }
+    limits_[0] = options_.limits;
+    for (std::size_t i = 0; i < options_.row_limits.size(); ++i) {
+      limits_[i] = options_.row_limits[i];
+    }
+    for (std::size_t i = 0; i < key_offsets_.size(); ++i) {
+      key_offsets_[i] = options_.key_offsets[i];
+    }
+    context_ = std::make_unique<host::context>(ref());
+  }
+
+  //! Options with every default resolved (page_bytes, clips).
+  [[nodiscard]] cache_options const& options() const noexcept { return options_; }
+  [[nodiscard]] cache_shape const& shape() const noexcept { return options_.shape; }
+  [[nodiscard]] policy_type const& policy() const noexcept { return policy_; }
+  //! For the free operations of the rooms compaction, attention and host.
+  [[nodiscard]] host::context const& context() const noexcept { return *context_; }
+  [[nodiscard]] std::uint64_t num_free_pages() const noexcept
+  {
+    return context_->cache.ring.num_free();
+  }
+
+  //! Claims pages for prompts; see host::admit. @return number refused for want of pages
+  std::uint32_t admit(host::admission const* batch, std::uint32_t count, refusals_ref refusals = {})
+  {
+    return host::admit(*context_, batch, count, policy_, refusals);
+  }
+  //! One prompt. @return false if there are not enough pages: nothing has changed
+  [[nodiscard]] bool admit(std::uint32_t slot, std::int32_t num_tokens)
+  {
+    host::admission const one{slot, num_tokens};
+    return admit(&one, 1) == 0;
+  }
+
+  //! Number of the prompt's last queries that its importances must count.
+  [[nodiscard]] std::int32_t prompt_queries(std::int32_t num_tokens) const noexcept
+  {
+    return policy_.prompt_queries(num_tokens);
+  }
+
+  //! Causal attention of the prompt in `slot` with importances; see host::prefill_attention.
+  template <class T, class Out, class Executor = host::sequential>
+  void prefill_attention(std::uint32_t slot, attention_options const& options, vectors<T> query,
+                         vectors<T> key, vectors<T> value, vectors<Out> out, float* lse,
+                         float* importances, Executor const& executor = {}) const
+  {
+    host::detail::expect_slot(shape(), slot);
+    query_span const& prompt = context_->cache.layer(slot, 0).queries;
+    host::prefill_attention({prompt.prompt_tokens, shape().num_heads, shape().group_size,
+                             shape().head_dim, prompt.prompt_queries},
+                            options, query, key, value, out, lse, importances, executor);
+  }
+
+  //! Encodes one layer of an admitted prompt and finds its first candidates; see host::store_prompt.
+  template <class T, class Executor = host::sequential>
+  void store_prompt(std::uint32_t slot, std::uint32_t layer, vectors<T> key, vectors<T> value,
+                    float const* importances, Executor const& executor = {})
+  {
+    host::store_prompt(*context_, slot, layer, policy_, key, value, importances, executor);
+    host::scan_candidates(*context_, slot, layer, policy_);
+  }
+
+  //! Makes room for one more token in each sequence; see host::step. @return number refused
+  std::uint32_t step(std::uint32_t const* slots, std::uint32_t count, refusals_ref refusals = {})
+  {
+    if (shape().score_every == 0) {
+      for (std::uint32_t s = 0; s < count; ++s) {
+        for (std::uint32_t l = 0; l < shape().num_layers; ++l) {
+          host::scan_candidates(*context_, slots[s], l, policy_);
+        }
+      }
+    }
+    return host::step(*context_, slots, count, policy_, refusals);
+  }
+
+  //! Stores the new token of one layer; see host::append.
+  template <class T>
+  void append(std::uint32_t const* slots, std::uint32_t count, std::uint32_t layer, vectors<T> key,
+              vectors<T> value, vectors<T> query)
+  {
+    host::append(*context_, slots, count, layer, key, value, query);
+  }
+
+  //! Decode attention of one layer with the score path; see host::decode_attention.
+  //! @pre every slot was granted its step
+  template <class T, class Out, class Executor = host::sequential>
+  void decode(std::uint32_t const* slots, std::uint32_t count, std::uint32_t layer,
+              attention_options const& options, vectors<T> query, vectors<Out> out, float* lse,
+              Executor const& executor = {})
+  {
+    host::decode_attention(*context_, slots, count, layer, policy_, options, query, out, lse, true,
+                           executor);
+  }
+
+  //! Gives back all pages of the sequences; see host::release_slots.
+  release_report release(std::uint32_t const* slots, std::uint32_t count)
+  {
+    return host::release_slots(*context_, slots, count);
+  }
+
+  //! @throws invalid_argument for a slot out of range
+  [[nodiscard]] sequence_usage usage(std::uint32_t slot) const
+  {
+    host::detail::expect_slot(shape(), slot);
+    cache_ref const& cache = context_->cache;
+    sequence_usage u{};
+    u.num_tokens = cache.layer(slot, 0).num_tokens;
+    for (std::uint32_t r = 0; r < shape().rows_per_slot(); ++r) {
+      row_state const& row = cache.state.rows[shape().row(slot, 0, 0) + r];
+      u.high_tokens += row.tokens.high;
+      u.low_tokens += row.tokens.low;
+      u.pages += row.pages.sum();
+    }
+    std::uint64_t const seen =
+      static_cast<std::uint64_t>(u.num_tokens) * shape().rows_per_slot();
+    u.pruned      = seen - u.high_tokens - u.low_tokens;
+    u.bytes       = u.pages * options_.page_bytes;
+    u.bytes_16bit = seen * static_cast<std::uint64_t>(shape().head_dim) * 4;
+    u.nominal_bytes =
+      static_cast<double>(u.high_tokens) * cache.tiers.high.nominal_bytes_per_token() +
+      static_cast<double>(u.low_tokens) * cache.tiers.low.nominal_bytes_per_token();
+    return u;
+  }
+
+ private:
+  static cache_options resolve(cache_options options)
+  {
+    Config::fix(options);
+    return detail::checked(std::move(options));
+  }
+  [[nodiscard]] std::uint32_t row_entries() const
+  {
+    return tiers_of(options_).most_pages(static_cast<std::uint32_t>(shape().max_tokens));
+  }
+  [[nodiscard]] std::size_t ring_vectors() const noexcept
+  {
+    return std::size_t{shape().num_slots} * shape().num_layers * shape().ring_queries() *
+           shape().num_q_heads();
+  }
+  [[nodiscard]] cache_ref ref()
+  {
+    cache_ref r{};
+    r.shape   = shape();
+    r.tiers   = tiers_of(options_);
+    r.pool    = pool_.ref();
+    r.ring    = ring_.ref();
+    r.table   = {entries_.data(), row_entries()};
+    r.state   = {rows_.data(),   window_.data(), candidates_.data(),
+                 layers_.data(), shape().window, shape().candidates_per_tier()};
+    r.queries = {queries_.data(),        query_lse_.data(),     offset_logits_.data(),
+                 shape().ring_queries(), shape().num_q_heads(), shape().head_dim};
+    r.limits.data = limits_.data();
+    if (!options_.row_limits.empty()) {
+      r.limits.layer_stride = shape().num_heads;
+      r.limits.head_stride  = 1;
+    }
+    r.conditioned = options_.conditioned;
+    r.key_offsets = key_offsets_.data();
+    return r;
+  }
+
+  cache_options options_;
+  policy_type policy_;
+  page_pool<MemoryResource> pool_;
+  free_ring<MemoryResource> ring_;
+  buffer<page_id, MemoryResource> entries_;
+  buffer<row_state, MemoryResource> rows_;
+  buffer<slot_index, MemoryResource> window_;
+  buffer<candidate, MemoryResource> candidates_;
+  buffer<layer_state, MemoryResource> layers_;
+  buffer<float, MemoryResource> queries_;
+  buffer<float, MemoryResource> query_lse_;
+  buffer<float, MemoryResource> offset_logits_;
+  buffer<thresholds, MemoryResource> limits_;
+  buffer<float, MemoryResource> key_offsets_;
+  std::unique_ptr<host::context> context_;
+};
+
+}  // namespace diffkv

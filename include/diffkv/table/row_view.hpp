@@ -1,0 +1,61 @@
+// SPDX-FileCopyrightText: 2026 The diffkv authors
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+//! @file
+//! A window over one row: its tokens by tier and slot, wherever their pages lie.
+//! Read before this: table/cache_ref.hpp.  Read next: compaction/step_plan.hpp.
+#include <diffkv/page/page_view.hpp>
+#include <diffkv/table/cache_ref.hpp>
+
+namespace diffkv {
+
+//! Does not own; `cache` must outlive it.
+struct row_view {
+  cache_ref const* cache = nullptr;
+  std::size_t row        = 0;
+
+  [[nodiscard]] DIFFKV_HOST_DEVICE row_state& state() const noexcept
+  {
+    return cache->state.rows[row];
+  }
+  [[nodiscard]] DIFFKV_HOST_DEVICE page_view page(tier t, std::uint32_t ordinal) const noexcept
+  {
+    return {cache->pool.page(cache->table.entry(row, t, ordinal)), &cache->tiers.of(t)};
+  }
+  //! The page that holds `slot`.
+  [[nodiscard]] DIFFKV_HOST_DEVICE page_view page_of(tier t, slot_index slot) const noexcept
+  {
+    return page(t, slot / cache->tiers.tokens_per_page(t));
+  }
+  //! Where `slot` lies in its page.
+  [[nodiscard]] DIFFKV_HOST_DEVICE int token_in_page(tier t, slot_index slot) const noexcept
+  {
+    return static_cast<int>(slot % cache->tiers.tokens_per_page(t));
+  }
+  [[nodiscard]] DIFFKV_HOST_DEVICE float score(tier t, slot_index slot) const noexcept
+  {
+    return page_of(t, slot).score(token_in_page(t, slot));
+  }
+  [[nodiscard]] DIFFKV_HOST_DEVICE std::int32_t position(tier t, slot_index slot) const noexcept
+  {
+    return page_of(t, slot).position(token_in_page(t, slot));
+  }
+  //! Whether the token that `c` names is still where it was.
+  [[nodiscard]] DIFFKV_HOST_DEVICE bool holds(tier t, candidate const& c) const noexcept
+  {
+    return c.present() && c.slot < state().tokens.of(t) && position(t, c.slot) == c.position;
+  }
+  //! The least of the candidates that still hold, or none.
+  [[nodiscard]] DIFFKV_HOST_DEVICE candidate least(tier t) const noexcept
+  {
+    candidate best{};
+    candidate const* all = cache->state.candidates_of(row, t);
+    for (std::uint32_t i = 0; i < cache->state.candidates_per_tier; ++i) {
+      if (holds(t, all[i]) && all[i].before(best)) { best = all[i]; }
+    }
+    return best;
+  }
+};
+
+}  // namespace diffkv
