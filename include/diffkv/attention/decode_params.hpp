@@ -19,7 +19,7 @@ template <class T>
 struct vectors {
   static_assert(is_element_v<std::remove_const_t<T>>,
                 "vectors hold float, __half or __nv_bfloat16 elements");
-  T* data                    = nullptr;
+  T* data                     = nullptr;
   std::ptrdiff_t token_stride = 0;  //!< from one token (or sequence of a batch) to the next
   std::ptrdiff_t head_stride  = 0;  //!< from one head (or q_head) to the next
 
@@ -38,10 +38,11 @@ template <class T>
 
 //! How logits are made from q.k; shared by decode and prompt attention.
 struct attention_options {
-  float scale                 = 0.0f;  //!< usually 1 / sqrt(head_dim); 0 gives the mean of the values
-  float soft_cap              = 0.0f;  //!< > 0: logit := cap * tanh(logit / cap)
-  std::int32_t sliding_window = 0;     //!< > 0: only the last so many positions are attended to
-  int splits = 1;  //!< parts of a row that are computed apart and merged; any value gives one result
+  float scale    = 0.0f;            //!< usually 1 / sqrt(head_dim); 0 gives the mean of the values
+  float soft_cap = 0.0f;            //!< > 0: logit := cap * tanh(logit / cap)
+  std::int32_t sliding_window = 0;  //!< > 0: only the last so many positions are attended to
+  int splits =
+    1;  //!< parts of a row that are computed apart and merged; any value gives one result
   //! Overrides the default per format (attention/score_update.hpp).
   bool exact_lagged_queries = false;
 };

@@ -39,7 +39,8 @@ struct due_queries {
 {
   if (score_every <= 0) { return {}; }
   if ((position + static_cast<std::int32_t>(layer % static_cast<std::uint32_t>(score_every))) %
-        score_every != 0) {
+        score_every !=
+      0) {
     return {};
   }
   // Query number n lies at position n - 1: the first one not yet summed is at seen.last_query.

@@ -7,12 +7,11 @@
 //! Read before this: compaction/step_plan.hpp.  Read next: attention/score_update.hpp.
 #include <diffkv/detail/arithmetic.hpp>
 
-#include <cmath>   // exp, log
-#include <limits>  // infinity
+#include <cmath>  // exp, log
 
 namespace diffkv {
 
-inline constexpr float minus_infinity = -std::numeric_limits<float>::infinity();
+inline constexpr float minus_infinity = -detail::infinity;
 
 //! Sum of exp(logit - max) over the logits seen; the caller keeps its weighted sum of values on the
 //! same reference. Nothing seen is a state, not a special case: max = -inf, sum = 0.

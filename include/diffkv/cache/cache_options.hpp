@@ -17,16 +17,16 @@ namespace diffkv {
 //! Options known at run time. `checked` replaces what is left at its default by its meaning.
 struct cache_options {
   cache_shape shape{};
-  format_spec high          = k8v4::spec;
-  format_spec low           = k4v2::spec;
-  bool has_low              = true;
-  std::uint32_t page_bytes  = 0;  //!< 0: the best size for these formats (page/page_size.hpp)
-  std::uint32_t num_pages   = 0;
-  conditioning conditioned  = conditioning::none;
-  bool default_clips        = true;  //!< clip per codec from default_clip; false: as in the formats
-  thresholds limits{};               //!< for every row, unless row_limits is given
+  format_spec high         = k8v4::spec;
+  format_spec low          = k4v2::spec;
+  bool has_low             = true;
+  std::uint32_t page_bytes = 0;  //!< 0: the best size for these formats (page/page_size.hpp)
+  std::uint32_t num_pages  = 0;
+  conditioning conditioned = conditioning::none;
+  bool default_clips       = true;  //!< clip per codec from default_clip; false: as in the formats
+  thresholds limits{};              //!< for every row, unless row_limits is given
   std::vector<thresholds> row_limits{};  //!< [num_layers, num_heads], shared by all slots, or empty
-  std::vector<float> key_offsets{};      //!< [num_layers, num_heads, head_dim] if centred, else empty
+  std::vector<float> key_offsets{};  //!< [num_layers, num_heads, head_dim] if centred, else empty
   bool checked_ring = DIFFKV_CHECKED != 0;
 };
 
@@ -79,9 +79,7 @@ inline cache_options checked(cache_options o)
   DIFFKV_EXPECTS(o.key_offsets.size() == offsets,
                  "key_offsets: " + std::to_string(o.key_offsets.size()) + " numbers, need " +
                    std::to_string(offsets) + " (num_layers * num_heads * head_dim if centred)");
-  for (float c : o.key_offsets) {
-    DIFFKV_EXPECTS(is_finite(c), "key_offsets: must be finite");
-  }
+  for (float c : o.key_offsets) { DIFFKV_EXPECTS(is_finite(c), "key_offsets: must be finite"); }
   if (o.default_clips) {
     for (code_spec* spec : {&o.high.key, &o.high.value, &o.low.key, &o.low.value}) {
       *spec = with_default_clip(*spec, o.conditioned);
@@ -116,7 +114,7 @@ inline cache_options checked(cache_options o)
 //! Pages with which no sequence is ever refused: every slot at max_tokens. Usually far too many.
 [[nodiscard]] inline std::uint64_t pages_for_all(cache_options options)
 {
-  options.num_pages = 1;
+  options.num_pages      = 1;
   tier_pages const tiers = tiers_of(options);
   return std::uint64_t{tiers.most_pages(static_cast<std::uint32_t>(options.shape.max_tokens))} *
          options.shape.num_rows();

@@ -23,9 +23,9 @@ struct sequence_usage {
   std::uint64_t low_tokens  = 0;
   std::uint64_t pruned      = 0;
   std::uint64_t pages       = 0;
-  std::uint64_t bytes       = 0;          //!< of all pages held
-  std::uint64_t bytes_16bit = 0;          //!< what plain 16-bit keys and values of N tokens take
-  double nominal_bytes      = 0.0;        //!< code bits of the stored tokens, nothing else
+  std::uint64_t bytes       = 0;    //!< of all pages held
+  std::uint64_t bytes_16bit = 0;    //!< what plain 16-bit keys and values of N tokens take
+  double nominal_bytes      = 0.0;  //!< code bits of the stored tokens, nothing else
 };
 
 //! A request's life: admit, then per layer prefill_attention and store_prompt; then per token step,
@@ -171,11 +171,10 @@ class kv_cache {
       u.low_tokens += row.tokens.low;
       u.pages += row.pages.sum();
     }
-    std::uint64_t const seen =
-      static_cast<std::uint64_t>(u.num_tokens) * shape().rows_per_slot();
-    u.pruned      = seen - u.high_tokens - u.low_tokens;
-    u.bytes       = u.pages * options_.page_bytes;
-    u.bytes_16bit = seen * static_cast<std::uint64_t>(shape().head_dim) * 4;
+    std::uint64_t const seen = static_cast<std::uint64_t>(u.num_tokens) * shape().rows_per_slot();
+    u.pruned                 = seen - u.high_tokens - u.low_tokens;
+    u.bytes                  = u.pages * options_.page_bytes;
+    u.bytes_16bit            = seen * static_cast<std::uint64_t>(shape().head_dim) * 4;
     u.nominal_bytes =
       static_cast<double>(u.high_tokens) * cache.tiers.high.nominal_bytes_per_token() +
       static_cast<double>(u.low_tokens) * cache.tiers.low.nominal_bytes_per_token();
@@ -200,15 +199,15 @@ class kv_cache {
   [[nodiscard]] cache_ref ref()
   {
     cache_ref r{};
-    r.shape   = shape();
-    r.tiers   = tiers_of(options_);
-    r.pool    = pool_.ref();
-    r.ring    = ring_.ref();
-    r.table   = {entries_.data(), row_entries()};
-    r.state   = {rows_.data(),   window_.data(), candidates_.data(),
-                 layers_.data(), shape().window, shape().candidates_per_tier()};
-    r.queries = {queries_.data(),        query_lse_.data(),     offset_logits_.data(),
-                 shape().ring_queries(), shape().num_q_heads(), shape().head_dim};
+    r.shape       = shape();
+    r.tiers       = tiers_of(options_);
+    r.pool        = pool_.ref();
+    r.ring        = ring_.ref();
+    r.table       = {entries_.data(), row_entries()};
+    r.state       = {rows_.data(),   window_.data(), candidates_.data(),
+                     layers_.data(), shape().window, shape().candidates_per_tier()};
+    r.queries     = {queries_.data(),        query_lse_.data(),     offset_logits_.data(),
+                     shape().ring_queries(), shape().num_q_heads(), shape().head_dim};
     r.limits.data = limits_.data();
     if (!options_.row_limits.empty()) {
       r.limits.layer_stride = shape().num_heads;

@@ -13,16 +13,16 @@ namespace diffkv {
 
 //! Where a tier's next page comes from.
 enum class page_source : std::uint8_t {
-  none,       //!< no new page is needed
-  other_tier, //!< the row's own empty page of the other tier: any page can hold any format
-  ring        //!< a free page must be claimed
+  none,        //!< no new page is needed
+  other_tier,  //!< the row's own empty page of the other tier: any page can hold any format
+  ring         //!< a free page must be claimed
 };
 
 struct row_step {
-  slot_index append_slot = no_slot;    //!< high slot of the new token
-  slot_index demote_from = no_slot;    //!< high slot whose token goes low, or no_slot
-  slot_index demote_to   = no_slot;    //!< its low slot
-  slot_index fill_from   = no_slot;    //!< low slot whose token fills the hole at fill_to, or no_slot
+  slot_index append_slot = no_slot;  //!< high slot of the new token
+  slot_index demote_from = no_slot;  //!< high slot whose token goes low, or no_slot
+  slot_index demote_to   = no_slot;  //!< its low slot
+  slot_index fill_from   = no_slot;  //!< low slot whose token fills the hole at fill_to, or no_slot
   slot_index fill_to     = no_slot;
   tier_counts tokens_after{};
   page_source high_page = page_source::none;
@@ -53,11 +53,21 @@ struct step_slots {
   row_step plan{};
   plan.tokens_after = row.tokens;
   switch (decision.action) {
-    case step_action::grow: plan.append_slot = plan.tokens_after.high++; break;
-    case step_action::prune_leaving: plan.append_slot = slots.leaving; break;
-    case step_action::demote_leaving: plan.append_slot = plan.demote_from = slots.leaving; break;
-    case step_action::prune_high: plan.append_slot = slots.least_high; break;
-    case step_action::demote_high: plan.append_slot = plan.demote_from = slots.least_high; break;
+    case step_action::grow:
+      plan.append_slot = plan.tokens_after.high++;
+      break;
+    case step_action::prune_leaving:
+      plan.append_slot = slots.leaving;
+      break;
+    case step_action::demote_leaving:
+      plan.append_slot = plan.demote_from = slots.leaving;
+      break;
+    case step_action::prune_high:
+      plan.append_slot = slots.least_high;
+      break;
+    case step_action::demote_high:
+      plan.append_slot = plan.demote_from = slots.least_high;
+      break;
   }
   if (plan.demote_from != no_slot) {
     plan.demote_to = decision.prune_low ? slots.least_low : plan.tokens_after.low++;
@@ -69,7 +79,9 @@ struct step_slots {
     }
   }
   auto const source = [&](tier t, tier other) {
-    if (tiers.pages_for(t, plan.tokens_after.of(t)) <= row.pages.of(t)) { return page_source::none; }
+    if (tiers.pages_for(t, plan.tokens_after.of(t)) <= row.pages.of(t)) {
+      return page_source::none;
+    }
     bool const spare = tiers.pages_for(other, plan.tokens_after.of(other)) < row.pages.of(other);
     return spare ? page_source::other_tier : page_source::ring;
   };

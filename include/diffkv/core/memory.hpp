@@ -13,7 +13,7 @@
 //! Engines pass their own; diffkv calls it only while an owner is made or destroyed.
 #include <diffkv/core/error.hpp>  // DIFFKV_EXPECTS
 
-#include <cstddef>      // size_t
+#include <cstddef>  // size_t
 #include <limits>
 #include <new>          // operator new
 #include <type_traits>  // is_trivially_copyable_v
@@ -27,11 +27,11 @@ struct host_resource {
 
   [[nodiscard]] void* allocate(std::size_t bytes, std::size_t alignment)
   {
-    return ::operator new(bytes, std::align_val_t{alignment});
+    return ::operator new (bytes, std::align_val_t{alignment});
   }
   void deallocate(void* p, std::size_t, std::size_t alignment) noexcept
   {
-    ::operator delete(p, std::align_val_t{alignment});
+    ::operator delete (p, std::align_val_t{alignment});
   }
 };
 
@@ -39,19 +39,20 @@ template <class T, class = void>
 struct is_memory_resource : std::false_type {};
 template <class T>
 struct is_memory_resource<
-  T,
-  std::void_t<decltype(static_cast<void*>(std::declval<T&>().allocate(std::size_t{}, std::size_t{}))),
-              decltype(std::declval<T&>().deallocate(nullptr, std::size_t{}, std::size_t{})),
-              decltype(static_cast<bool>(T::is_host_accessible))>> : std::true_type {};
+  T, std::void_t<decltype(static_cast<void*>(
+                   std::declval<T&>().allocate(std::size_t{}, std::size_t{}))),
+                 decltype(std::declval<T&>().deallocate(nullptr, std::size_t{}, std::size_t{})),
+                 decltype(static_cast<bool>(T::is_host_accessible))>> : std::true_type {};
 template <class T>
 inline constexpr bool is_memory_resource_v = is_memory_resource<T>::value;
 
 //! Owns `size` elements of a trivial type; moves, does not copy. Host memory is value-initialised.
 template <class T, class MemoryResource = host_resource>
 class buffer {
-  static_assert(is_memory_resource_v<MemoryResource>,
-                "MemoryResource must have allocate(bytes, alignment), deallocate(p, bytes, alignment) "
-                "and a constant is_host_accessible (core/memory.hpp)");
+  static_assert(
+    is_memory_resource_v<MemoryResource>,
+    "MemoryResource must have allocate(bytes, alignment), deallocate(p, bytes, alignment) "
+    "and a constant is_host_accessible (core/memory.hpp)");
   static_assert(std::is_trivially_copyable_v<T>, "buffer holds trivially copyable elements only");
 
  public:
@@ -72,8 +73,7 @@ class buffer {
     : data_{std::exchange(other.data_, nullptr)},
       size_{std::exchange(other.size_, 0)},
       resource_{other.resource_}
-  {
-  }
+  {}
   buffer& operator=(buffer&& other) noexcept
   {
     std::swap(data_, other.data_);

@@ -21,7 +21,7 @@ inline constexpr int num_stored_tiers = 2;
 
 //! A place in one tier of one row: slots 0 .. count - 1 are in use, without holes; slot / tokens per
 //! page is the ordinal of its page.
-using slot_index = std::uint32_t;
+using slot_index                    = std::uint32_t;
 inline constexpr slot_index no_slot = 0xFFFF'FFFFu;
 
 //! One number per stored tier.
@@ -33,7 +33,10 @@ struct tier_counts {
   {
     return t == tier::high ? high : low;
   }
-  [[nodiscard]] DIFFKV_HOST_DEVICE constexpr std::uint32_t sum() const noexcept { return high + low; }
+  [[nodiscard]] DIFFKV_HOST_DEVICE constexpr std::uint32_t sum() const noexcept
+  {
+    return high + low;
+  }
   friend DIFFKV_HOST_DEVICE constexpr bool operator==(tier_counts a, tier_counts b) noexcept
   {
     return a.high == b.high && a.low == b.low;

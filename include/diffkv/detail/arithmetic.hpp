@@ -10,8 +10,11 @@
 #include <cmath>    // fmaf, nearbyint
 #include <cstdint>  // uint32_t
 #include <cstring>  // memcpy
+#include <limits>   // infinity
 
 namespace diffkv::detail {
+
+inline constexpr float infinity = std::numeric_limits<float>::infinity();
 
 //! A value that the optimiser cannot look through: what was rounded stays rounded, also where the
 //! compiler may contract a product and a sum into one fma (-march=native does so by default).

@@ -19,5 +19,6 @@
 #endif
 
 #if defined(__FAST_MATH__) && !defined(DIFFKV_ALLOW_FAST_MATH)
-#error "diffkv needs IEEE arithmetic (NaN containment, reproducible codes): compile without -ffast-math"
+#error \
+  "diffkv needs IEEE arithmetic (NaN containment, reproducible codes): compile without -ffast-math"
 #endif

@@ -13,9 +13,9 @@ namespace diffkv::host {
 namespace detail {
 inline void mark_held(free_ring_ref const& ring, page_id id, bool held) noexcept
 {
-  auto const p             = static_cast<std::uint32_t>(id);
-  std::uint32_t const bit  = 1u << (p % 32);
-  ring.held[p / 32]        = held ? ring.held[p / 32] | bit : ring.held[p / 32] & ~bit;
+  auto const p            = static_cast<std::uint32_t>(id);
+  std::uint32_t const bit = 1u << (p % 32);
+  ring.held[p / 32]       = held ? ring.held[p / 32] | bit : ring.held[p / 32] & ~bit;
 }
 [[nodiscard]] inline bool is_held(free_ring_ref const& ring, page_id id) noexcept
 {

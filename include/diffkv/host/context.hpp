@@ -28,9 +28,11 @@ struct context {
 
   explicit context(cache_ref const& handles)
     : cache{handles}, high{handles.tiers.high}, low{handles.tiers.low}
+  {}
+  [[nodiscard]] page_codec const& codec(tier t) const noexcept
   {
+    return t == tier::high ? high : low;
   }
-  [[nodiscard]] page_codec const& codec(tier t) const noexcept { return t == tier::high ? high : low; }
   [[nodiscard]] row_view row(std::size_t index) const noexcept { return {&cache, index}; }
 };
 

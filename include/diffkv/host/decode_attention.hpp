@@ -48,7 +48,7 @@ struct row_result {
       slot_index const s   = i < num_high ? i : i - num_high;
       page_view const page = row.page_of(t, s);
       int const token      = row.token_in_page(t, s);
-      bool const seen = in_sliding_window(page.position(token), queries.position, options);
+      bool const seen      = in_sliding_window(page.position(token), queries.position, options);
       ctx.codec(t).read_key(page.bytes, token, x.data());
       for (std::uint32_t g = 0; g < shape.group_size; ++g) {
         float const product =
@@ -95,9 +95,9 @@ struct row_result {
   auto const splits          = static_cast<std::uint64_t>(options.splits);
   row_result result{};
   for (std::uint64_t part = 0; part < splits; ++part) {
-    row_result one = attend_part(ctx, row, queries, options,
-                                 static_cast<std::uint32_t>(tokens * part / splits),
-                                 static_cast<std::uint32_t>(tokens * (part + 1) / splits));
+    row_result one =
+      attend_part(ctx, row, queries, options, static_cast<std::uint32_t>(tokens * part / splits),
+                  static_cast<std::uint32_t>(tokens * (part + 1) / splits));
     if (part == 0) {
       result = std::move(one);
       continue;
@@ -181,8 +181,9 @@ void decode_attention(context const& ctx, std::uint32_t const* slots, std::uint3
   });
 
   for (std::uint32_t s = 0; keep_scores && s < count; ++s) {
-    layer_state& state    = cache.layer(slots[s], layer);
-    due_queries const due = queries_due(state.num_tokens - 1, layer, shape.score_every, state.queries);
+    layer_state& state = cache.layer(slots[s], layer);
+    due_queries const due =
+      queries_due(state.num_tokens - 1, layer, shape.score_every, state.queries);
     if (due.catches_up && state.num_tokens > 0) {
       state.queries.last_query = diffkv::detail::max_of(state.queries.last_query, due.last);
     }

@@ -12,9 +12,9 @@ namespace diffkv::host {
 //! @error  at most (n / 16 + 5) roundings deep
 [[nodiscard]] inline float dot(float const* a, float const* b, int n) noexcept
 {
-  constexpr int lanes = 16;
+  constexpr int lanes  = 16;
   float partial[lanes] = {};
-  int d = 0;
+  int d                = 0;
   for (; d + lanes <= n; d += lanes) {
     for (int i = 0; i < lanes; ++i) { partial[i] += a[d + i] * b[d + i]; }
   }

@@ -19,8 +19,7 @@ class page_codec {
  public:
   explicit page_codec(page_geometry const& geometry)
     : geometry_{geometry}, key_{side_of(true)}, value_{side_of(false)}
-  {
-  }
+  {}
 
   [[nodiscard]] page_geometry const& geometry() const noexcept { return geometry_; }
 
@@ -118,11 +117,11 @@ class page_codec {
   void read(std::byte const* page, side const& s, code_spec spec, int token,
             std::array<affine, max_code_groups> const& groups, float* x) const noexcept
   {
-    code_place const* places  = row_of(s, token);
-    std::byte const* block    = page + static_cast<std::size_t>(token / block_tokens) * s.block_bytes;
-    page_view const view      = view_of(block);
-    int const group_elements  = geometry_.head_dim / spec.groups;
-    std::uint32_t const mask  = spec.is_quantised() ? spec.max_code() : 0;
+    code_place const* places = row_of(s, token);
+    std::byte const* block = page + static_cast<std::size_t>(token / block_tokens) * s.block_bytes;
+    page_view const view   = view_of(block);
+    int const group_elements = geometry_.head_dim / spec.groups;
+    std::uint32_t const mask = spec.is_quantised() ? spec.max_code() : 0;
     for (int g = 0, d = 0; g < spec.groups; ++g) {
       float const scale = to_f32(groups[static_cast<std::size_t>(g)].scale);
       float const zero  = to_f32(groups[static_cast<std::size_t>(g)].zero);
@@ -133,7 +132,7 @@ class page_codec {
       }
       for (; d < end; ++d) {
         std::uint32_t const byte = static_cast<std::uint8_t>(block[places[d].byte]);
-        x[d] = affine_value((byte >> places[d].shift) & mask, scale, zero);
+        x[d]                     = affine_value((byte >> places[d].shift) & mask, scale, zero);
       }
     }
   }

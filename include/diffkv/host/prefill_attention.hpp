@@ -17,11 +17,12 @@ namespace diffkv::host {
 
 //! Extents of a prompt.
 struct prompt_shape {
-  std::int32_t num_tokens     = 0;
-  std::uint32_t num_heads     = 1;
-  std::uint32_t group_size    = 1;
-  std::int32_t head_dim       = 64;
-  std::int32_t prompt_queries = 0;  //!< Q: importance counts the last Q queries (policy.prompt_queries)
+  std::int32_t num_tokens  = 0;
+  std::uint32_t num_heads  = 1;
+  std::uint32_t group_size = 1;
+  std::int32_t head_dim    = 64;
+  std::int32_t prompt_queries =
+    0;  //!< Q: importance counts the last Q queries (policy.prompt_queries)
 };
 
 namespace detail {
@@ -88,9 +89,9 @@ void prefill_attention(prompt_shape const& shape, attention_options const& optio
                    shape.prompt_queries <= shape.num_tokens,
                  "shape: need num_tokens >= 0, at least one head, q_head and dim, and "
                  "prompt_queries within 0 .. num_tokens");
-  auto const n                     = static_cast<std::size_t>(shape.num_tokens);
-  auto const dim                   = static_cast<std::size_t>(shape.head_dim);
-  std::uint32_t const num_q_heads  = shape.num_heads * shape.group_size;
+  auto const n                    = static_cast<std::size_t>(shape.num_tokens);
+  auto const dim                  = static_cast<std::size_t>(shape.head_dim);
+  std::uint32_t const num_q_heads = shape.num_heads * shape.group_size;
   std::vector<std::vector<float>> keys(shape.num_heads);
   std::vector<std::vector<float>> values(shape.num_heads);
   executor(shape.num_heads, [&](std::size_t head) {
@@ -120,7 +121,7 @@ void prefill_attention(prompt_shape const& shape, attention_options const& optio
         float const sum = sums[(head * shape.group_size + g) * n + i];
         largest         = sum > largest ? sum : largest;
       }
-      std::int32_t const count    = span.count(static_cast<std::int32_t>(i) + 1);
+      std::int32_t const count  = span.count(static_cast<std::int32_t>(i) + 1);
       importances[head * n + i] = count > 0 ? importance_of(largest, count) : 0.0f;
     }
   }

@@ -47,7 +47,9 @@ inline void reset_slot(cache_ref const& cache, std::uint32_t slot) noexcept
       }
     }
   }
-  for (std::uint32_t l = 0; l < cache.shape.num_layers; ++l) { cache.layer(slot, l) = layer_state{}; }
+  for (std::uint32_t l = 0; l < cache.shape.num_layers; ++l) {
+    cache.layer(slot, l) = layer_state{};
+  }
 }
 
 }  // namespace detail
@@ -64,9 +66,9 @@ template <class Policy>
 std::uint32_t admit(context const& ctx, admission const* batch, std::uint32_t count,
                     Policy const& policy, refusals_ref refusals = {})
 {
-  cache_ref const& cache           = ctx.cache;
-  std::uint32_t const rows         = cache.shape.rows_per_slot();
-  std::uint64_t total              = 0;
+  cache_ref const& cache   = ctx.cache;
+  std::uint32_t const rows = cache.shape.rows_per_slot();
+  std::uint64_t total      = 0;
   std::vector<std::uint32_t> demand(std::size_t{count} * rows);
   for (std::uint32_t s = 0; s < count; ++s) {
     detail::expect_free_slot(cache, batch[s]);
@@ -83,7 +85,12 @@ std::uint32_t admit(context const& ctx, admission const* batch, std::uint32_t co
   std::vector<page_id> ids(static_cast<std::size_t>(total));
   std::vector<std::uint8_t> granted(count);
   std::uint32_t refused = 0;
-  claim(cache.ring, {demand.data(), count, rows, offsets.data(), ids.data(), granted.data(),
+  claim(cache.ring, {demand.data(),
+                     count,
+                     rows,
+                     offsets.data(),
+                     ids.data(),
+                     granted.data(),
                      {&refused, refusals.sequences}});
   if (refusals.count != nullptr) { *refusals.count = refused; }
 
@@ -140,12 +147,12 @@ std::vector<page_id> store_prompt_row(context const& ctx, std::uint32_t slot, st
   // Coordinate: all claimed pages lie at the left end; read them before any is moved.
   std::vector<page_id> claimed(state.pages.high);
   for (std::uint32_t p = 0; p < state.pages.high; ++p) {
-    claimed[p] = cache.table.entry(row.row, tier::high, p);
+    claimed[p]                                = cache.table.entry(row.row, tier::high, p);
     cache.table.entry(row.row, tier::high, p) = no_page;
   }
   state.tokens = tokens;
   state.pages  = {cache.tiers.pages_for(tier::high, tokens.high),
-                  cache.tiers.has_low ? cache.tiers.pages_for(tier::low, tokens.low) : 0u};
+                 cache.tiers.has_low ? cache.tiers.pages_for(tier::low, tokens.low) : 0u};
   auto next    = claimed.begin();
   for (std::uint32_t p = 0; p < state.pages.high; ++p) {
     cache.table.entry(row.row, tier::high, p) = *next++;
@@ -160,10 +167,10 @@ std::vector<page_id> store_prompt_row(context const& ctx, std::uint32_t slot, st
   for (std::int32_t i = 1; i <= n; ++i) {
     tier const t = tiers[static_cast<std::size_t>(i - 1)];
     if (t == tier::pruned) { continue; }
-    slot_index const at   = t == tier::high ? stored.high++ : stored.low++;
-    page_view const page  = row.page_of(t, at);
-    int const token       = row.token_in_page(t, at);
-    auto const load = [&](vectors<T> const& source) {
+    slot_index const at  = t == tier::high ? stored.high++ : stored.low++;
+    page_view const page = row.page_of(t, at);
+    int const token      = row.token_in_page(t, at);
+    auto const load      = [&](vectors<T> const& source) {
       T* from = source.at(i - 1, head);
       for (std::int32_t d = 0; d < shape.head_dim; ++d) {
         x[static_cast<std::size_t>(d)] = to_f32(from[d]);
@@ -200,8 +207,8 @@ void store_prompt(context const& ctx, std::uint32_t slot, std::uint32_t layer, P
   auto const n = static_cast<std::size_t>(cache.layer(slot, layer).queries.prompt_tokens);
   std::vector<std::vector<page_id>> surplus(cache.shape.num_heads);
   executor(cache.shape.num_heads, [&](std::size_t head) {
-    surplus[head] = store_prompt_row(ctx, slot, layer, static_cast<std::uint32_t>(head), policy, key,
-                                     value, importances + head * n);
+    surplus[head] = store_prompt_row(ctx, slot, layer, static_cast<std::uint32_t>(head), policy,
+                                     key, value, importances + head * n);
   });
   for (auto const& ids : surplus) { release(cache.ring, ids.data(), ids.size()); }
 }

@@ -73,8 +73,8 @@ struct lagged_query {
   auto const dim      = static_cast<std::size_t>(cache.shape.head_dim);
   float const* q      = cache.queries.query(layer_index, position, q_head);
   std::size_t const i = cache.queries.index(layer_index, position, q_head);
-  lagged_query lagged{{q, q + dim}, options.scale, cache.queries.offset_logits[i],
-                      cache.queries.lse[i]};
+  lagged_query lagged{
+    {q, q + dim}, options.scale, cache.queries.offset_logits[i], cache.queries.lse[i]};
   if (rounding == lag_rounding::none) { return lagged; }
   float largest = 0.0f;
   for (float x : lagged.codes) { largest = std::fabs(x) > largest ? std::fabs(x) : largest; }
@@ -118,7 +118,7 @@ inline void add_scores(context const& ctx, row_view const& row, std::uint32_t sl
         for (std::uint32_t g = 0; g < shape.group_size; ++g) {
           float const product = q[g].factor * dot(q[g].codes.data(), key.data(), shape.head_dim);
           float const p       = std::exp(logit_of(product, q[g].offset, options) - q[g].lse);
-          largest = diffkv::detail::is_finite(p) && p > largest ? p : largest;
+          largest             = diffkv::detail::is_finite(p) && p > largest ? p : largest;
         }
         score += largest;
       }

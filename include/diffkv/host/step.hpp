@@ -21,9 +21,7 @@ inline void apply_row_step(context const& ctx, row_view const& row, row_step con
 {
   cache_ref const& cache = ctx.cache;
   row_state& state       = row.state();
-  if (plan.fill_from != no_slot) {
-    copy_token(ctx, row, tier::low, plan.fill_from, plan.fill_to);
-  }
+  if (plan.fill_from != no_slot) { copy_token(ctx, row, tier::low, plan.fill_from, plan.fill_to); }
   auto const add_page = [&](tier t, tier other, page_source source) {
     if (source == page_source::none) { return; }
     auto& mine   = t == tier::high ? state.pages.high : state.pages.low;
@@ -40,11 +38,9 @@ inline void apply_row_step(context const& ctx, row_view const& row, row_step con
   };
   add_page(tier::high, tier::low, plan.high_page);
   add_page(tier::low, tier::high, plan.low_page);
-  if (plan.demote_from != no_slot) {
-    demote_token(ctx, row, plan.demote_from, plan.demote_to);
-  }
-  state.tokens      = plan.tokens_after;
-  state.append_slot = plan.append_slot;
+  if (plan.demote_from != no_slot) { demote_token(ctx, row, plan.demote_from, plan.demote_to); }
+  state.tokens                               = plan.tokens_after;
+  state.append_slot                          = plan.append_slot;
   cache.state.window_slot(row.row, position) = plan.append_slot;
 }
 
@@ -82,9 +78,8 @@ std::uint32_t step(context const& ctx, std::uint32_t const* slots, std::uint32_t
       std::uint32_t const head  = r % shape.num_heads;
       layer_state const& state  = cache.layer(slots[s], layer);
       std::size_t const i       = std::size_t{s} * rows + r;
-      plans[i] =
-        plan_row_step(policy, ctx.row(shape.row(slots[s], layer, head)), state.queries,
-                      state.num_tokens + 1, cache.limits.of(slots[s], layer, head));
+      plans[i]  = plan_row_step(policy, ctx.row(shape.row(slots[s], layer, head)), state.queries,
+                                state.num_tokens + 1, cache.limits.of(slots[s], layer, head));
       demand[i] = plans[i].demand();
     }
   }
@@ -93,7 +88,12 @@ std::uint32_t step(context const& ctx, std::uint32_t const* slots, std::uint32_t
   std::vector<page_id> ids(demand.size() * num_stored_tiers);
   std::vector<std::uint8_t> granted(count);
   std::uint32_t refused = 0;
-  claim(cache.ring, {demand.data(), count, rows, offsets.data(), ids.data(), granted.data(),
+  claim(cache.ring, {demand.data(),
+                     count,
+                     rows,
+                     offsets.data(),
+                     ids.data(),
+                     granted.data(),
                      {&refused, refusals.sequences}});
   if (refusals.count != nullptr) { *refusals.count = refused; }
 
@@ -157,7 +157,9 @@ void append(context const& ctx, std::uint32_t const* slots, std::uint32_t count,
         load(query.at(s, q_head));
         condition_rotation(x.data(), shape.head_dim, cache.conditioned);
         float* kept = cache.queries.query(shape.layer_of(slots[s], layer), position, q_head);
-        for (std::int32_t d = 0; d < shape.head_dim; ++d) { kept[d] = x[static_cast<std::size_t>(d)]; }
+        for (std::int32_t d = 0; d < shape.head_dim; ++d) {
+          kept[d] = x[static_cast<std::size_t>(d)];
+        }
       }
     }
   }

@@ -41,11 +41,13 @@ inline void print_byte_map(std::ostream& out, page_geometry const& page)
 //! bits first; one line per 16 bytes. `key` chooses the key or the value segment.
 inline void print_block_map(std::ostream& out, page_geometry const& page, bool key)
 {
-  code_spec const spec       = key ? page.format.key : page.format.value;
-  std::uint32_t const first  = key ? page.key_codes : page.value_codes;
-  auto const bytes           = static_cast<std::uint32_t>(block_bytes(spec, page.head_dim));
+  code_spec const spec      = key ? page.format.key : page.format.value;
+  std::uint32_t const first = key ? page.key_codes : page.value_codes;
+  auto const bytes          = static_cast<std::uint32_t>(block_bytes(spec, page.head_dim));
   for (std::uint32_t byte = first; byte < first + bytes; ++byte) {
-    if ((byte - first) % 16 == 0) { out << (byte == first ? "" : "\n") << std::setw(6) << byte << ':'; }
+    if ((byte - first) % 16 == 0) {
+      out << (byte == first ? "" : "\n") << std::setw(6) << byte << ':';
+    }
     out << ' ';
     bool empty = true;
     for (std::uint32_t shift = 0; shift < 8; ++shift) {

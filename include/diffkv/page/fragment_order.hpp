@@ -83,7 +83,7 @@ struct lane_element {
 [[nodiscard]] DIFFKV_HOST_DEVICE constexpr code_place key_place(code_spec spec, int head_dim,
                                                                 int token, int dim) noexcept
 {
-  auto const [t, e] = detail::split_element(spec, head_dim, dim, 4);
+  auto const [t, e]  = detail::split_element(spec, head_dim, dim, 4);
   int const in_block = token % block_tokens;
   int const g        = in_block % 8;
   int const r        = in_block / 8;
@@ -95,7 +95,9 @@ struct lane_element {
       word = 4 * (e / 4) + 2 * (e / 2 % 2) + r;
       byte = 2 * (e % 2);
       break;
-    case 8: word = 4 * (e / 8) + 2 * (e / 4 % 2) + r; break;
+    case 8:
+      word = 4 * (e / 8) + 2 * (e / 4 % 2) + r;
+      break;
     case 4:
       word  = e / 4;
       shift = 4 * r;
@@ -131,7 +133,9 @@ struct lane_element {
       word = 4 * q + 2 * (j / 2) + r;
       byte = 2 * (j % 2);
       break;
-    case 8: word = 2 * q + r; break;
+    case 8:
+      word = 2 * q + r;
+      break;
     case 4:
       word  = q;
       shift = 4 * r;

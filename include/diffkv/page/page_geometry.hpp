@@ -40,7 +40,8 @@ struct page_geometry {
     place.byte += key_codes;
     return place;
   }
-  [[nodiscard]] DIFFKV_HOST_DEVICE constexpr code_place value_code(int token, int dim) const noexcept
+  [[nodiscard]] DIFFKV_HOST_DEVICE constexpr code_place value_code(int token,
+                                                                   int dim) const noexcept
   {
     code_place place = value_place(format.value, head_dim, token, dim);
     place.byte += value_codes;
@@ -78,8 +79,9 @@ struct page_geometry {
   }
 
  private:
-  [[nodiscard]] DIFFKV_HOST_DEVICE static constexpr std::uint32_t affine_offset(
-    int groups, int token, int group) noexcept
+  [[nodiscard]] DIFFKV_HOST_DEVICE static constexpr std::uint32_t affine_offset(int groups,
+                                                                                int token,
+                                                                                int group) noexcept
   {
     int const block = token / block_tokens;
     int const place = token_place(token) % block_tokens;

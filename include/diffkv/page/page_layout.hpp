@@ -25,11 +25,11 @@ struct page_layout {
 
   using format_type = Format;
 
-  static constexpr page_geometry geometry = make_page_geometry(Format::spec, HeadDim, PageBytes);
-  static constexpr int head_dim                 = HeadDim;
-  static constexpr std::uint32_t page_bytes     = PageBytes;
-  static constexpr int tokens_per_page          = geometry.tokens_per_page;
-  static constexpr std::uint32_t key_codes      = geometry.key_codes;
+  static constexpr page_geometry geometry   = make_page_geometry(Format::spec, HeadDim, PageBytes);
+  static constexpr int head_dim             = HeadDim;
+  static constexpr std::uint32_t page_bytes = PageBytes;
+  static constexpr int tokens_per_page      = geometry.tokens_per_page;
+  static constexpr std::uint32_t key_codes  = geometry.key_codes;
   static constexpr std::uint32_t key_metadata   = geometry.key_metadata;
   static constexpr std::uint32_t value_codes    = geometry.value_codes;
   static constexpr std::uint32_t value_metadata = geometry.value_metadata;

@@ -13,8 +13,8 @@ namespace diffkv {
 
 namespace detail {
 
-inline constexpr int least_tokens_per_page  = 32;
-inline constexpr int typical_row_tokens     = 4096;
+inline constexpr int least_tokens_per_page      = 32;
+inline constexpr int typical_row_tokens         = 4096;
 inline constexpr std::uint32_t usual_page_limit = 8192;
 
 [[nodiscard]] constexpr bool holds_enough(format_spec const* formats, std::size_t count,

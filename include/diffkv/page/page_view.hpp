@@ -68,8 +68,7 @@ struct page_view {
     }
     std::uint32_t const mask = ((1u << bits) - 1u) << place.shift;
     std::uint32_t const byte = static_cast<std::uint8_t>(bytes[place.byte]);
-    bytes[place.byte] =
-      static_cast<std::byte>((byte & ~mask) | ((code << place.shift) & mask));
+    bytes[place.byte] = static_cast<std::byte>((byte & ~mask) | ((code << place.shift) & mask));
   }
 
  private:

@@ -24,16 +24,16 @@ struct tier_pages {
   {
     return static_cast<std::uint32_t>(of(t).tokens_per_page);
   }
-  [[nodiscard]] DIFFKV_HOST_DEVICE constexpr std::uint32_t pages_for(tier t, std::uint32_t tokens)
-    const noexcept
+  [[nodiscard]] DIFFKV_HOST_DEVICE constexpr std::uint32_t pages_for(
+    tier t, std::uint32_t tokens) const noexcept
   {
     return detail::ceil_div(tokens, tokens_per_page(t));
   }
   //! Pages that `tokens` tokens need at most, however they split over the tiers: the conservative
   //! claim of a prompt, and the entries of a page-table row for the longest sequence.
   //! ceil(tokens / least tokens per page) + (tiers - 1); one less can be short.
-  [[nodiscard]] DIFFKV_HOST_DEVICE constexpr std::uint32_t most_pages(std::uint32_t tokens)
-    const noexcept
+  [[nodiscard]] DIFFKV_HOST_DEVICE constexpr std::uint32_t most_pages(
+    std::uint32_t tokens) const noexcept
   {
     if (tokens == 0) { return 0; }
     std::uint32_t const least =

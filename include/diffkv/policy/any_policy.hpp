@@ -53,12 +53,14 @@ struct any_policy {
                                                  row_parameters const& row) const noexcept
   {
     switch (kind) {
-      case policy_kind::paper: return paper.classify(importance, number, num_tokens, limits, {});
+      case policy_kind::paper:
+        return paper.classify(importance, number, num_tokens, limits, {});
       case policy_kind::artifact:
         return artifact.classify(importance, number, num_tokens, limits, {});
       case policy_kind::relative:
         return relative.classify(importance, number, num_tokens, limits, {});
-      default: return static_budget.classify(importance, number, num_tokens, limits, row);
+      default:
+        return static_budget.classify(importance, number, num_tokens, limits, row);
     }
   }
 
@@ -72,10 +74,14 @@ struct any_policy {
   [[nodiscard]] DIFFKV_HOST_DEVICE step_decision step(step_view const& row) const noexcept
   {
     switch (kind) {
-      case policy_kind::paper: return paper.step(row);
-      case policy_kind::artifact: return artifact.step(row);
-      case policy_kind::relative: return relative.step(row);
-      default: return static_budget.step(row);
+      case policy_kind::paper:
+        return paper.step(row);
+      case policy_kind::artifact:
+        return artifact.step(row);
+      case policy_kind::relative:
+        return relative.step(row);
+      default:
+        return static_budget.step(row);
     }
   }
 };

@@ -7,15 +7,13 @@
 //! Read before this: policy/paper.hpp.  Read next: policy/harmonic.hpp.
 #include <diffkv/policy/contract.hpp>
 
-#include <limits>  // infinity
-
 namespace diffkv {
 
 //! Prompt importance from the last 64 queries only, thresholds over N for every token; at a step the
 //! leaving token is not classified, the least important high token is.
 //! @source reading of the artifact published with arXiv:2412.03131
 struct artifact_policy {
-  using row_parameters = no_parameters;
+  using row_parameters                           = no_parameters;
   static constexpr std::int32_t observed_queries = 64;
 
   [[nodiscard]] DIFFKV_HOST_DEVICE constexpr std::int32_t prompt_queries(
@@ -51,8 +49,7 @@ struct artifact_policy {
     float const high   = detail::div_rn(row.limits.high, n);
     float const low    = detail::div_rn(row.limits.low, n);
     float const m_high = row.least_high.importance;
-    float const m_low =
-      row.least_low.present ? row.least_low.importance : std::numeric_limits<float>::infinity();
+    float const m_low  = row.least_low.present ? row.least_low.importance : detail::infinity;
     if (m_high < low && m_high < m_low) { return {step_action::prune_high, false}; }
     if (row.has_low && m_high < high) { return {step_action::demote_high, m_low < low}; }
     return {};

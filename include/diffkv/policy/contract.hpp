@@ -35,9 +35,10 @@ namespace diffkv {
 
 //! A prompt's row before its tokens are classified.
 struct prompt_view {
-  float const* importances = nullptr;  //!< [num_tokens], token i at i - 1; the window's are not read
-  std::int32_t num_tokens  = 0;        //!< N
-  std::int32_t window      = 0;        //!< W: the last W tokens are high whatever their importance
+  float const* importances =
+    nullptr;                    //!< [num_tokens], token i at i - 1; the window's are not read
+  std::int32_t num_tokens = 0;  //!< N
+  std::int32_t window     = 0;  //!< W: the last W tokens are high whatever their importance
   thresholds limits{};
   bool has_low = true;
 };
@@ -53,11 +54,11 @@ struct token_view {
 struct step_view {
   std::int32_t num_tokens = 0;  //!< N, the token being reserved included
   std::int32_t window     = 0;
-  tier_counts counts{};         //!< stored tokens, the new one not yet included
+  tier_counts counts{};  //!< stored tokens, the new one not yet included
   thresholds limits{};
   bool has_low = true;
-  token_view leaving{};         //!< t_c = token N - W, if it exists and has been scored
-  token_view least_high{};      //!< least important of the high part outside the window, t_c excluded
+  token_view leaving{};     //!< t_c = token N - W, if it exists and has been scored
+  token_view least_high{};  //!< least important of the high part outside the window, t_c excluded
   token_view least_low{};
 };
 
@@ -105,15 +106,16 @@ struct is_policy<
   T,
   std::enable_if_t<
     std::is_trivially_copyable_v<T> && std::is_trivially_copyable_v<typename T::row_parameters> &&
-    std::is_same_v<decltype(std::declval<T const&>().prompt_queries(std::int32_t{})), std::int32_t> &&
+    std::is_same_v<decltype(std::declval<T const&>().prompt_queries(std::int32_t{})),
+                   std::int32_t> &&
     std::is_same_v<decltype(std::declval<T const&>().prepare(prompt_view{})),
                    typename T::row_parameters> &&
     std::is_same_v<decltype(std::declval<T const&>().classify(
                      0.0f, std::int32_t{}, std::int32_t{}, thresholds{},
                      std::declval<typename T::row_parameters const&>())),
                    tier> &&
-    std::is_same_v<decltype(std::declval<T const&>().priority(0.0f, std::int32_t{}, std::int32_t{})),
-                   float> &&
+    std::is_same_v<
+      decltype(std::declval<T const&>().priority(0.0f, std::int32_t{}, std::int32_t{})), float> &&
     std::is_same_v<decltype(std::declval<T const&>().step(step_view{})), step_decision>>>
   : std::true_type {};
 template <class T>

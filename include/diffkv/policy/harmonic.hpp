@@ -13,8 +13,8 @@ namespace diffkv {
 
 //! h[n] = 1 + 1/2 + ... + 1/n in f64; one table serves host and device, so both see the same bits.
 struct harmonic_ref {
-  double const* sums       = nullptr;  //!< [max_tokens + 1], sums[0] = 0
-  std::int32_t max_tokens  = 0;
+  double const* sums      = nullptr;  //!< [max_tokens + 1], sums[0] = 0
+  std::int32_t max_tokens = 0;
 
   //! u(i, N) = (1/(i+1) + ... + 1/N) / (N - i), and u(N, N) = 1/N.  @pre 1 <= i <= N <= max_tokens
   [[nodiscard]] DIFFKV_HOST_DEVICE float even_importance(std::int32_t number,

@@ -31,12 +31,14 @@ static_assert(query_span{10, 10, 10}.count(1) == 9 && query_span{10, 10, 10}.cou
 static_assert(query_span{100, 64, 103}.count(1) == 67 && query_span{100, 64, 103}.count(101) == 2);
 
 //! @pre count > 0
-[[nodiscard]] DIFFKV_HOST_DEVICE inline float importance_of(float score, std::int32_t count) noexcept
+[[nodiscard]] DIFFKV_HOST_DEVICE inline float importance_of(float score,
+                                                            std::int32_t count) noexcept
 {
   return detail::div_rn(score, static_cast<float>(count));
 }
 
-[[nodiscard]] DIFFKV_HOST_DEVICE inline float score_of(float importance, std::int32_t count) noexcept
+[[nodiscard]] DIFFKV_HOST_DEVICE inline float score_of(float importance,
+                                                       std::int32_t count) noexcept
 {
   return detail::mul_rn(importance, static_cast<float>(count));
 }

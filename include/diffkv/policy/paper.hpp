@@ -26,8 +26,8 @@ struct paper_policy {
   }
 
   //! High above a_h / i, pruned below a_l / i.
-  [[nodiscard]] DIFFKV_HOST_DEVICE tier classify(float importance, std::int32_t number, std::int32_t,
-                                                 thresholds limits,
+  [[nodiscard]] DIFFKV_HOST_DEVICE tier classify(float importance, std::int32_t number,
+                                                 std::int32_t, thresholds limits,
                                                  row_parameters const&) const noexcept
   {
     auto const i = static_cast<float>(number);
@@ -42,7 +42,7 @@ struct paper_policy {
 
   [[nodiscard]] DIFFKV_HOST_DEVICE step_decision step(step_view const& row) const noexcept
   {
-    auto const n = static_cast<float>(row.num_tokens);
+    auto const n     = static_cast<float>(row.num_tokens);
     float const high = detail::div_rn(row.limits.high, n);
     float const low  = detail::div_rn(row.limits.low, n);
     return detail::threshold_step(

@@ -23,8 +23,8 @@ template <class Policy>
   if (number > row.num_tokens - row.window || count <= 0) { return tier::high; }
   float const importance = row.importances[number - 1];
   if (detail::is_nan(importance)) { return tier::high; }
-  return without_low(
-    policy.classify(importance, number, row.num_tokens, row.limits, parameters), row.has_low);
+  return without_low(policy.classify(importance, number, row.num_tokens, row.limits, parameters),
+                     row.has_low);
 }
 
 }  // namespace diffkv

@@ -30,7 +30,9 @@ namespace diffkv {
   for (int bit = 31; bit >= 0; --bit) {
     std::uint32_t const trial = key | (1u << bit);
     std::int32_t at_least     = 0;
-    for (std::int32_t i = 0; i < count; ++i) { at_least += ordered_key(values[i]) >= trial ? 1 : 0; }
+    for (std::int32_t i = 0; i < count; ++i) {
+      at_least += ordered_key(values[i]) >= trial ? 1 : 0;
+    }
     if (at_least >= k) { key = trial; }
   }
   return key;

@@ -17,9 +17,10 @@ struct static_policy {
 
   //! What just fits the budget.
   struct row_parameters {
-    std::uint32_t key       = 0;  //!< of the least important token kept
-    std::int32_t first_tie  = 0;  //!< of the tokens with that key, those from this number on are kept
-    bool keep_all           = true;
+    std::uint32_t key = 0;  //!< of the least important token kept
+    std::int32_t first_tie =
+      0;  //!< of the tokens with that key, those from this number on are kept
+    bool keep_all = true;
   };
 
   [[nodiscard]] DIFFKV_HOST_DEVICE constexpr std::int32_t prompt_queries(
@@ -46,8 +47,9 @@ struct static_policy {
     return {key, number, false};
   }
 
-  [[nodiscard]] DIFFKV_HOST_DEVICE tier classify(float importance, std::int32_t number, std::int32_t,
-                                                 thresholds, row_parameters const& row) const noexcept
+  [[nodiscard]] DIFFKV_HOST_DEVICE tier classify(float importance, std::int32_t number,
+                                                 std::int32_t, thresholds,
+                                                 row_parameters const& row) const noexcept
   {
     std::uint32_t const key = ordered_key(importance);
     bool const kept = row.keep_all || key > row.key || (key == row.key && number >= row.first_tie);

@@ -20,8 +20,7 @@ template <class Classify>
     row.leaving.present ? without_low(classify(row.leaving), row.has_low) : tier::high;
   if (leaving == tier::pruned) { return {step_action::prune_leaving, false}; }
   if (leaving == tier::low) {
-    bool const prune_low =
-      row.least_low.present && classify(row.least_low) == tier::pruned;
+    bool const prune_low = row.least_low.present && classify(row.least_low) == tier::pruned;
     return {step_action::demote_leaving, prune_low};
   }
   if (!row.least_high.present) { return {}; }

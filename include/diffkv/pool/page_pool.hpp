@@ -38,8 +38,7 @@ class page_pool {
     : num_pages_{checked(num_pages, page_bytes)},
       page_bytes_{page_bytes},
       bytes_(std::size_t{num_pages} * page_bytes, resource)
-  {
-  }
+  {}
   [[nodiscard]] page_pool_ref ref() noexcept { return {bytes_.data(), num_pages_, page_bytes_}; }
   [[nodiscard]] std::size_t size_bytes() const noexcept { return bytes_.size(); }
 

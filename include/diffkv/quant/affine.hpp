@@ -42,7 +42,8 @@ static_assert(sizeof(affine) == 4);
   f16_bits const zero = to_f16(min);
   float const span    = sub_rn(max, to_f32(zero));
   float const scale   = div_rn(span, static_cast<float>(spec.max_code()));
-  // A range that lies below f16(min) as a whole would need a negative scale; it decodes to the zero.
+  // A range that lies below f16(min) as a whole would need a negative scale; it decodes to the
+  // zero.
   return {to_f16(scale > f16_max ? f16_max : scale > 0.0f ? scale : 0.0f), zero};
 }
 

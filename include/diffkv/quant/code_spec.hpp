@@ -22,7 +22,10 @@ struct code_spec {
   int groups = 1;     //!< 1, 2 or 4 scale groups of head_dim / groups elements, each at least 32
   float clip = 1.0f;  //!< 0 < clip <= 1: share of the range min .. max that the codes span
 
-  [[nodiscard]] DIFFKV_HOST_DEVICE constexpr bool is_quantised() const noexcept { return bits < 16; }
+  [[nodiscard]] DIFFKV_HOST_DEVICE constexpr bool is_quantised() const noexcept
+  {
+    return bits < 16;
+  }
   [[nodiscard]] DIFFKV_HOST_DEVICE constexpr std::uint32_t max_code() const noexcept
   {
     return (1u << bits) - 1u;
@@ -36,11 +39,11 @@ struct code_spec {
 
 [[nodiscard]] constexpr bool is_legal(code_spec spec, int head_dim) noexcept
 {
-  bool const bits = spec.bits == 1 || spec.bits == 2 || spec.bits == 4 || spec.bits == 8 ||
-                    spec.bits == 16;
-  bool const groups = spec.groups == 1 || ((spec.groups == 2 || spec.groups == 4) &&
-                                           spec.is_quantised() && head_dim % spec.groups == 0 &&
-                                           head_dim / spec.groups >= min_group_elements);
+  bool const bits =
+    spec.bits == 1 || spec.bits == 2 || spec.bits == 4 || spec.bits == 8 || spec.bits == 16;
+  bool const groups = spec.groups == 1 ||
+                      ((spec.groups == 2 || spec.groups == 4) && spec.is_quantised() &&
+                       head_dim % spec.groups == 0 && head_dim / spec.groups >= min_group_elements);
   return bits && groups && spec.clip > 0.0f && spec.clip <= 1.0f;
 }
 
@@ -52,8 +55,8 @@ struct format_spec {
 
 [[nodiscard]] constexpr bool operator==(format_spec const& a, format_spec const& b) noexcept
 {
-  return a.key.bits == b.key.bits && a.key.groups == b.key.groups &&
-         a.value.bits == b.value.bits && a.value.groups == b.value.groups;
+  return a.key.bits == b.key.bits && a.key.groups == b.key.groups && a.value.bits == b.value.bits &&
+         a.value.groups == b.value.groups;
 }
 
 //! 1-bit keys are no format: two levels cannot carry a logit.

@@ -73,10 +73,10 @@ DIFFKV_HOST_DEVICE inline void rotate(float* x, int head_dim) noexcept
     for (int stride = 1; stride < block; stride *= 2) {
       for (int i = 0; i < block; ++i) {
         if ((i & stride) != 0) { continue; }
-        float const a          = x[base + i];
-        float const b          = x[base + i + stride];
-        x[base + i]            = detail::add_rn(a, b);
-        x[base + i + stride]   = detail::sub_rn(a, b);
+        float const a        = x[base + i];
+        float const b        = x[base + i + stride];
+        x[base + i]          = detail::add_rn(a, b);
+        x[base + i + stride] = detail::sub_rn(a, b);
       }
     }
     for (int i = 0; i < block; ++i) { x[base + i] = detail::mul_rn(x[base + i], factor); }

@@ -51,8 +51,8 @@ DIFFKV_HOST_DEVICE inline void encode_vector(float const* x, int head_dim, code_
     float const scale = to_f32(out.groups[g].scale);
     float const zero  = to_f32(out.groups[g].zero);
     for (int d = first; d < first + group_elements; ++d) {
-      out.codes[d] = static_cast<std::uint16_t>(
-        affine_code(codec_input(x[d]), scale, zero, spec.max_code()));
+      out.codes[d] =
+        static_cast<std::uint16_t>(affine_code(codec_input(x[d]), scale, zero, spec.max_code()));
     }
   }
 }

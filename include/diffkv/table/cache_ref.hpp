@@ -26,7 +26,8 @@ struct cache_ref {
   query_ring_ref queries{};
   thresholds_ref limits{};
   conditioning conditioned = conditioning::none;
-  float const* key_offsets = nullptr;  //!< [num_layers, num_heads, head_dim] f32; null unless centred
+  float const* key_offsets =
+    nullptr;  //!< [num_layers, num_heads, head_dim] f32; null unless centred
 
   [[nodiscard]] DIFFKV_HOST_DEVICE float const* key_offset(std::uint32_t layer,
                                                            std::uint32_t head) const noexcept

@@ -18,14 +18,14 @@ inline constexpr std::int32_t max_score_every = 4;
 //! A sequence occupies a slot; row = (slot * num_layers + layer) * num_heads + head, so the rows of a
 //! sequence are neighbours. q_head = head * group_size + its index in the group.
 struct cache_shape {
-  std::uint32_t num_slots    = 1;   //!< sequences at the same time
-  std::uint32_t num_layers   = 1;
-  std::uint32_t num_heads    = 1;   //!< kv heads
-  std::uint32_t group_size   = 1;   //!< q_heads per head
-  std::int32_t head_dim      = 64;
-  std::int32_t max_tokens    = 0;   //!< longest sequence, pruned tokens counted
-  std::int32_t window        = 64;  //!< W: the most recent tokens, always high
-  std::int32_t score_every   = 4;   //!< k: 1, 2, 4; 0: no scores during generation
+  std::uint32_t num_slots  = 1;  //!< sequences at the same time
+  std::uint32_t num_layers = 1;
+  std::uint32_t num_heads  = 1;  //!< kv heads
+  std::uint32_t group_size = 1;  //!< q_heads per head
+  std::int32_t head_dim    = 64;
+  std::int32_t max_tokens  = 0;   //!< longest sequence, pruned tokens counted
+  std::int32_t window      = 64;  //!< W: the most recent tokens, always high
+  std::int32_t score_every = 4;   //!< k: 1, 2, 4; 0: no scores during generation
 
   [[nodiscard]] DIFFKV_HOST_DEVICE constexpr std::uint32_t num_q_heads() const noexcept
   {
@@ -39,14 +39,15 @@ struct cache_shape {
   {
     return std::size_t{num_slots} * rows_per_slot();
   }
-  [[nodiscard]] DIFFKV_HOST_DEVICE constexpr std::size_t row(std::uint32_t slot, std::uint32_t layer,
+  [[nodiscard]] DIFFKV_HOST_DEVICE constexpr std::size_t row(std::uint32_t slot,
+                                                             std::uint32_t layer,
                                                              std::uint32_t head) const noexcept
   {
     return (std::size_t{slot} * num_layers + layer) * num_heads + head;
   }
   //! Index of (sequence, layer).
-  [[nodiscard]] DIFFKV_HOST_DEVICE constexpr std::size_t layer_of(std::uint32_t slot,
-                                                                  std::uint32_t layer) const noexcept
+  [[nodiscard]] DIFFKV_HOST_DEVICE constexpr std::size_t layer_of(
+    std::uint32_t slot, std::uint32_t layer) const noexcept
   {
     return std::size_t{slot} * num_layers + layer;
   }

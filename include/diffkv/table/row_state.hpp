@@ -25,8 +25,7 @@ struct candidate {
   [[nodiscard]] DIFFKV_HOST_DEVICE constexpr bool before(candidate const& other) const noexcept
   {
     if (!present() || !other.present()) { return present(); }
-    return priority < other.priority ||
-           (priority == other.priority && position < other.position);
+    return priority < other.priority || (priority == other.priority && position < other.position);
   }
 };
 
@@ -45,11 +44,11 @@ struct layer_state {
 
 //! Handle of the state of all rows.
 struct row_state_ref {
-  row_state* rows        = nullptr;  //!< [num_rows]
-  slot_index* window     = nullptr;  //!< [num_rows, window]: high slot of position p at p % window
-  candidate* candidates  = nullptr;  //!< [num_rows, 2 (high, low), candidates_per_tier]
-  layer_state* layers    = nullptr;  //!< [num_slots, num_layers]
-  std::int32_t window_tokens       = 0;
+  row_state* rows       = nullptr;  //!< [num_rows]
+  slot_index* window    = nullptr;  //!< [num_rows, window]: high slot of position p at p % window
+  candidate* candidates = nullptr;  //!< [num_rows, 2 (high, low), candidates_per_tier]
+  layer_state* layers   = nullptr;  //!< [num_slots, num_layers]
+  std::int32_t window_tokens        = 0;
   std::uint32_t candidates_per_tier = 1;
 
   [[nodiscard]] DIFFKV_HOST_DEVICE slot_index& window_slot(std::size_t row,
@@ -60,17 +59,18 @@ struct row_state_ref {
   }
   [[nodiscard]] DIFFKV_HOST_DEVICE candidate* candidates_of(std::size_t row, tier t) const noexcept
   {
-    return candidates + (row * num_stored_tiers + (t == tier::high ? 0u : 1u)) * candidates_per_tier;
+    return candidates +
+           (row * num_stored_tiers + (t == tier::high ? 0u : 1u)) * candidates_per_tier;
   }
 };
 
 //! Handle of the last k + 1 queries of each (sequence, layer), conditioned, and of their log-sum-exp
 //! over the conditioned logits (not corrected for the key offset). Place = position % places.
 struct query_ring_ref {
-  float* queries        = nullptr;  //!< [num_slots * num_layers, places, num_q_heads, head_dim]
-  float* lse            = nullptr;  //!< [num_slots * num_layers, places, num_q_heads]
-  float* offset_logits  = nullptr;  //!< the same extents: scale * q.c, which a soft-cap needs
-  std::uint32_t places  = 0;
+  float* queries            = nullptr;  //!< [num_slots * num_layers, places, num_q_heads, head_dim]
+  float* lse                = nullptr;  //!< [num_slots * num_layers, places, num_q_heads]
+  float* offset_logits      = nullptr;  //!< the same extents: scale * q.c, which a soft-cap needs
+  std::uint32_t places      = 0;
   std::uint32_t num_q_heads = 0;
   std::int32_t head_dim     = 0;
 
