@@ -24,8 +24,7 @@ for argument in "$@"; do
 done
 options=()
 if [ "$model_given" = no ]; then
-  model="${DIFFKV_MODELS:-$root/build/models}/SmolLM2-135M-Instruct"
-  [ -f "$model/model.safetensors" ] || python3 "$root/scripts/get_model.py" >&2
+  need_model >&2
   options+=(--model "$model")
 fi
 if [ "$prompt_given" = no ]; then

@@ -6,6 +6,7 @@
 #   need PACKAGE...       Debian packages; installed when missing, if that is possible here
 #   need_cuda headers     CUDA 13 headers for host code     } fills the array cuda_args, options for
 #   need_cuda compiler    the same, and nvcc                } cmake; empty where a toolkit is found
+#   need_model            the model of the examples; its folder in $model
 # DIFFKV_CUDA=toolkit|pypi overrides what need_cuda would choose by itself.
 root="$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)"
 jobs="${DIFFKV_JOBS:-$(nproc)}"
@@ -72,6 +73,11 @@ need_cuda() {
   fi
   cuda_args=("-DDIFFKV_CUDA_INCLUDE_DIRS=$folder/nvidia/cu13/include")
   [ "$1" = headers ] || cuda_args+=("-DCMAKE_CUDA_COMPILER=$folder/nvidia/cu13/bin/nvcc")
+}
+
+need_model() {
+  model="${DIFFKV_MODELS:-$root/build/models}/SmolLM2-135M-Instruct"
+  python3 "$root/scripts/get_model.py"  # returns at once where the folder is complete
 }
 
 # configure FOLDER OPTION...: once; again only when the options change.
