@@ -12,6 +12,7 @@
 #include <algorithm>  // minmax_element
 #include <array>
 #include <cmath>
+#include <cstddef>  // size_t
 #include <cstdio>
 #include <random>
 
@@ -21,7 +22,7 @@ using vector           = std::array<float, head_dim>;
 static float rms(vector const& a, vector const& b)
 {
   float sum = 0.0f;
-  for (int d = 0; d < head_dim; ++d) { sum += (a[d] - b[d]) * (a[d] - b[d]); }
+  for (std::size_t d = 0; d < head_dim; ++d) { sum += (a[d] - b[d]) * (a[d] - b[d]); }
   return std::sqrt(sum / head_dim);
 }
 
@@ -46,8 +47,8 @@ int main()
   float const scale = to_f32(coded.groups[0].scale);
   float const zero  = to_f32(coded.groups[0].zero);
   std::printf("4 bits: scale %.4f, zero %.4f\n", scale, zero);
-  for (int d = 18; d < 23; ++d) {
-    std::printf("  element %d: %8.4f -> code %2d -> %8.4f\n", d, key[d], int{coded.codes[d]},
+  for (std::size_t d = 18; d < 23; ++d) {
+    std::printf("  element %zu: %8.4f -> code %2d -> %8.4f\n", d, key[d], int{coded.codes[d]},
                 decoded[d]);
     // A code stands for scale * code + zero, rounded once.
     right = right && decoded[d] == std::fma(scale, static_cast<float>(coded.codes[d]), zero);
@@ -62,7 +63,9 @@ int main()
     float const step  = to_f32(coded.groups[0].scale);
     float const bound = 0.5f * step + std::ldexp(std::fabs(*min) + (*max - *min), -10);
     float worst       = 0.0f;
-    for (int d = 0; d < head_dim; ++d) { worst = std::fmax(worst, std::fabs(key[d] - decoded[d])); }
+    for (std::size_t d = 0; d < head_dim; ++d) {
+      worst = std::fmax(worst, std::fabs(key[d] - decoded[d]));
+    }
     int const bytes = head_dim * bits / 8 + spec.metadata_bytes();
     std::printf("%d bits: %3d bytes instead of %d, worst error %.4f, bound %.4f\n", bits, bytes,
                 head_dim * 2, worst, bound);
@@ -84,7 +87,7 @@ int main()
   diffkv::encode_vector(conditioned.data(), head_dim, four_bits, coded);
   diffkv::decode_vector(coded, head_dim, four_bits, decoded.data());
   diffkv::rotate(decoded.data(), head_dim);  // R is its own inverse
-  for (int d = 0; d < head_dim; ++d) { decoded[d] += offset[d]; }
+  for (std::size_t d = 0; d < head_dim; ++d) { decoded[d] += offset[d]; }
   float const conditioned_error = rms(key, decoded);
 
   std::printf("rms error at 4 bits: %.4f, conditioned %.4f\n", plain_error, conditioned_error);

@@ -34,7 +34,7 @@ int main()
   int const token = 3;
   std::vector<float> key(head_dim);    // [head_dim] f32
   std::vector<float> value(head_dim);  // [head_dim] f32
-  for (int d = 0; d < head_dim; ++d) {
+  for (std::size_t d = 0; d < head_dim; ++d) {
     key[d]   = std::sin(0.3f * static_cast<float>(d));
     value[d] = std::cos(0.2f * static_cast<float>(d));
   }
