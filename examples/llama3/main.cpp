@@ -1,0 +1,204 @@
+// SPDX-FileCopyrightText: 2026 The diffkv authors
+// SPDX-License-Identifier: Apache-2.0
+
+//! @file
+//! The decode loop: a Llama-family model answers a prompt with its keys and values in diffkv pages.
+//! Read before this: llama3/paged_backend.hpp, llama3/generate.hpp, llama3/options.hpp.
+#include "llama3/calibration.hpp"
+#include "llama3/chat_template.hpp"
+#include "llama3/comparison.hpp"
+#include "llama3/generate.hpp"
+#include "llama3/model.hpp"
+#include "llama3/options.hpp"
+#include "llama3/report.hpp"
+#include "llama3/tokenizer.hpp"
+#include "llama3/utf8_stream.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstdio>
+#include <fstream>
+#include <iterator>
+
+namespace {
+
+using namespace llama3;
+
+void say(std::string const& message) { fmt::print(stderr, "{}\n", message); }
+
+//! A line on standard error that grows while a long prompt is read.
+progress_callback progress_of(std::string const& what)
+{
+  return [what](int done, int all) {
+    fmt::print(stderr, "\r{}: {}/{}", what, done, all);
+    if (done == all) { fmt::print(stderr, "\n"); }
+    std::fflush(stderr);
+  };
+}
+
+//! What the user's text is as tokens: the prompt, and what comes behind it in the input.
+struct input_tokens {
+  std::vector<token_id> prompt;
+  std::vector<token_id> continuation;
+};
+
+input_tokens tokens_of(program_options const& options, tokenizer const& words)
+{
+  if (!options.raw) {
+    return {load_chat_template(options.model, words).render(words, options.prompt), {}};
+  }
+  std::vector<token_id> const all = words.encode(options.prompt);
+  auto const skip                 = static_cast<std::size_t>(options.skip);
+  if (skip > all.size()) {
+    throw std::invalid_argument(
+      fmt::format("--skip {}: the input has only {} tokens", skip, all.size()));
+  }
+  std::size_t const rest = all.size() - skip;
+  std::size_t const take =
+    options.take == 0 ? rest : std::min(rest, static_cast<std::size_t>(options.take));
+  auto const begin = all.begin() + static_cast<std::ptrdiff_t>(skip);
+  auto const end   = begin + static_cast<std::ptrdiff_t>(take);
+  return {words.with_bos({begin, end}), {end, all.end()}};
+}
+
+std::string calibration_text(program_options const& options)
+{
+  std::filesystem::path const file = options.calibration_text.value_or(LLAMA3_CALIBRATION_TEXT);
+  std::ifstream in{file, std::ios::binary};
+  std::string text{std::istreambuf_iterator<char>{in}, std::istreambuf_iterator<char>{}};
+  if (text.empty()) {
+    throw file_error(file.string() +
+                     ": cannot be read or is empty; name a text with --calibrate FILE, or use "
+                     "--conditioning rotated, which needs none");
+  }
+  return text;
+}
+
+//! Everything that is loaded before a token is read.
+struct loaded {
+  model_config config;
+  tokenizer words;
+  input_tokens input;
+  int max_tokens;  // of the sequence
+};
+
+//! Loads what is small and refuses what cannot work, before any weight is read.
+loaded prepare(program_options const& options)
+{
+  model_config config = load_model_config(options.model);
+  tokenizer words     = load_tokenizer(options.model);
+  int const context   = options.context == 0 ? config.max_positions : options.context;
+  if (context > config.max_positions) {
+    throw std::invalid_argument(fmt::format(
+      "--context {}: the model was made for {} tokens at most", context, config.max_positions));
+  }
+  input_tokens input = tokens_of(options, words);
+  int const wanted   = options.compare > 0 ? options.compare : options.max_tokens;
+  check_prompt(input.prompt.size(), {wanted, context});
+  auto const prompt = static_cast<int>(input.prompt.size());
+  if (options.compare > 0 && prompt + options.compare > context) {
+    throw std::invalid_argument(
+      fmt::format("--compare {}: with {} prompt tokens that is more than "
+                  "the context of {}",
+                  options.compare, prompt, context));
+  }
+  int const max_tokens = wanted < context - prompt ? prompt + wanted : context;
+  check_context(config, max_tokens);
+  return {std::move(config), std::move(words), std::move(input), max_tokens};
+}
+
+void run_comparison(program_options const& options, loaded const& l, model& of,
+                    paged_backend& backend, thread_pool& threads, run_report& report)
+{
+  paged_backend reference{l.config, uncompressed_settings(), l.max_tokens, {}, threads};
+  report.compared         = compare(of, reference, backend, l.input.prompt, l.input.continuation,
+                                    options.compare, progress_of("comparing"));
+  report.new_tokens       = options.compare;
+  report.finish           = "compare";
+  report.generate_seconds = of.times().total();  // both caches, the prompts included
+  report.generate_time    = of.times();
+}
+
+void run_generation(program_options const& options, loaded const& l, model& of,
+                    paged_backend& backend, run_report& report)
+{
+  sampler_options sampling = options.sampling;
+  sampling.num_ids         = l.words.size();
+  sampler choose{sampling};
+  utf8_stream stream;
+  auto const show = [](std::string const& text) {
+    fmt::print("{}", text);
+    std::fflush(stdout);
+  };
+  std::vector<float> logits;
+  auto position   = 0;
+  auto const next = [&](std::vector<token_id> const& tokens) -> logits_view {
+    if (position == 0) {
+      logits                = of.prompt(tokens, backend, progress_of("reading the prompt"));
+      report.prompt_time    = of.times();
+      report.prompt_seconds = of.times().total();
+      of.clear_times();
+    } else {
+      logits = of.decode(tokens.front(), position, backend);
+    }
+    position += static_cast<int>(tokens.size());
+    return logits;
+  };
+  generation const answer =
+    generate(l.input.prompt, next, choose, l.config.stop_ids,
+             {options.max_tokens, options.context == 0 ? l.config.max_positions : options.context},
+             [&](token_id id) {
+               if (!l.words.is_control(id)) { show(stream.push(l.words.token_bytes(id))); }
+             });
+  show(stream.finish() + "\n");
+  report.new_tokens       = static_cast<int>(answer.tokens.size());
+  report.finish           = std::string{name_of(answer.reason)};
+  report.generate_time    = of.times();
+  report.generate_seconds = of.times().total();
+}
+
+int run(program_options const& options)
+{
+  loaded const l = prepare(options);
+  thread_pool threads{options.threads};
+  checkpoint const files{options.model};
+  model of{l.config, files, threads};
+
+  std::vector<float> offsets;
+  if (has(options.cache.conditioning, diffkv::conditioning::centred)) {
+    std::vector<token_id> ids = l.words.with_bos(l.words.encode(calibration_text(options)));
+    std::size_t const longest = static_cast<std::size_t>(std::min(l.config.max_positions, 2048));
+    ids.resize(std::min(ids.size(), longest));
+    offsets = key_offsets(of, files, ids, threads, say, progress_of("calibrating key offsets"));
+    of.clear_times();
+  }
+  paged_backend backend{l.config, options.cache, l.max_tokens, std::move(offsets), threads};
+
+  run_report report;
+  report.prompt_tokens = static_cast<int>(l.input.prompt.size());
+  if (options.compare > 0) {
+    run_comparison(options, l, of, backend, threads, report);
+  } else {
+    run_generation(options, l, of, backend, report);
+  }
+  report.usage = backend.usage();
+  report.cache = backend.options();
+  fmt::print("{}\n", options.form == report_form::json ? as_json(report) : as_text(report));
+  return 0;
+}
+
+}  // namespace
+
+int main(int argc, char** argv)
+{
+  int exit_code      = 0;
+  auto const options = llama3::parse_options(argc, argv, exit_code);
+  if (!options) { return exit_code; }
+  try {
+    return run(*options);
+  } catch (std::exception const& error) {
+    fmt::print(stderr, "{}\n", error.what());
+    return 1;
+  }
+}

@@ -1,0 +1,66 @@
+// SPDX-FileCopyrightText: 2026 The diffkv authors
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+//! @file
+//! The model's keys and values in diffkv pages: the whole use of the library in one class.
+//! Read before this: llama3/attention_backend.hpp, diffkv/cache/kv_cache.hpp.
+//! Read next: llama3/comparison.hpp.
+#include "llama3/attention_backend.hpp"
+#include "llama3/model_config.hpp"
+#include "llama3/thread_pool.hpp"
+
+#include <diffkv/cache/kv_cache.hpp>
+#include <diffkv/policy/any_policy.hpp>
+
+#include <optional>
+#include <vector>
+
+namespace llama3 {
+
+//! How the cache of one run compresses.
+struct cache_settings {
+  diffkv::format_spec high               = diffkv::k8v4::spec;
+  std::optional<diffkv::format_spec> low = diffkv::k4v2::spec;
+  diffkv::policy_kind policy             = diffkv::policy_kind::relative;
+  diffkv::thresholds limits              = {2.0f, 0.0f};
+  int budget                             = 256;  //!< of the static policy, tokens per row
+  int window                             = 64;
+  int score_every                        = 4;
+  diffkv::conditioning conditioning = diffkv::conditioning::centred | diffkv::conditioning::rotated;
+  std::optional<float> clip{};  //!< of 2-bit and 1-bit codes; none: the library's default
+};
+
+//! 16-bit pages, nothing conditioned, nothing pruned: what a compressed cache is compared with.
+[[nodiscard]] cache_settings uncompressed_settings();
+
+//! One sequence in diffkv pages. A new prompt begins a new sequence.
+class paged_backend final : public attention_backend {
+ public:
+  //! @param max_tokens   longest sequence; pages are there for all of it
+  //! @param key_offsets  [num_layers, num_heads, head_dim] where the settings are centred, else empty
+  //! @param threads      must outlive this
+  //! @throws diffkv::invalid_argument naming the setting that is not legal
+  paged_backend(model_config const& config, cache_settings const& settings, int max_tokens,
+                std::vector<float> key_offsets, thread_pool& threads);
+
+  void prompt(int layer, int num_tokens, float const* q, float const* k, float const* v,
+              float* out) override;
+  void begin_token() override;
+  void decode(int layer, float const* q, float const* k, float const* v, float* out) override;
+
+  [[nodiscard]] diffkv::sequence_usage usage() const { return cache_.usage(slot); }
+  [[nodiscard]] diffkv::cache_options const& options() const { return cache_.options(); }
+
+ private:
+  using cache_type = diffkv::kv_cache<diffkv::dynamic_config<diffkv::any_policy>>;
+  static constexpr std::uint32_t slot = 0;
+
+  diffkv::harmonic_table harmonic_;  // before the cache, whose policy reads it
+  cache_type cache_;
+  diffkv::attention_options attention_;
+  thread_pool* threads_;
+  std::vector<float> importances_;  // [num_heads, num_tokens] of one layer
+};
+
+}  // namespace llama3

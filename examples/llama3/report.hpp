@@ -1,0 +1,42 @@
+// SPDX-FileCopyrightText: 2026 The diffkv authors
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+//! @file
+//! What a run says about itself at its end, for people and for scripts.
+//! Read before this: llama3/comparison.hpp.  Read next: llama3/main.cpp.
+#include "llama3/comparison.hpp"
+#include "llama3/paged_backend.hpp"
+#include "llama3/time_account.hpp"
+
+#include <optional>
+#include <string>
+
+namespace llama3 {
+
+struct run_report {
+  int prompt_tokens       = 0;
+  int new_tokens          = 0;
+  double prompt_seconds   = 0.0;
+  double generate_seconds = 0.0;
+  time_account prompt_time{};    //!< where the time of the prompt went
+  time_account generate_time{};  //!< and that of the new tokens
+  std::string finish{};          //!< "stop", "length" or "compare"
+  diffkv::sequence_usage usage{};
+  diffkv::cache_options cache{};
+  std::optional<comparison> compared{};
+
+  //! Bytes of all pages held, over 16-bit bytes of all tokens seen, pruned ones too.
+  [[nodiscard]] double kv_bytes_ratio() const;
+  //! Code bits of the stored tokens over the same.
+  [[nodiscard]] double nominal_bytes_ratio() const;
+  [[nodiscard]] double tokens_per_second() const;
+};
+
+//! Several lines for a reader.
+[[nodiscard]] std::string as_text(run_report const& report);
+
+//! One line; the keys are documented in examples/llama3/README.md.
+[[nodiscard]] std::string as_json(run_report const& report);
+
+}  // namespace llama3
