@@ -32,7 +32,7 @@ std::string rest_of_string(std::string_view source, std::size_t from, char quote
   return text;
 }
 
-// The string that `marker` begins, wherever `accept` takes its text; npos-terminated search.
+// The first Jinja string behind `from` that begins with `marker` and that `accept` takes.
 template <class Accept>
 std::optional<std::string> find_string(std::string_view source, std::string_view marker,
                                        Accept accept, std::size_t from = 0)
@@ -42,6 +42,19 @@ std::optional<std::string> find_string(std::string_view source, std::string_view
     if (at == 0 || (source[at - 1] != '\'' && source[at - 1] != '"')) { continue; }
     std::string text = rest_of_string(source, at, source[at - 1]);
     if (accept(text)) { return text; }
+  }
+  return {};
+}
+
+// The fixed text that a template assigns to its variable for the system message, if it does.
+std::optional<std::string> system_variable(std::string_view source)
+{
+  constexpr std::string_view assignment = "set system_message = ";
+  for (std::size_t at = source.find(assignment); at != std::string_view::npos;
+       at             = source.find(assignment, at + 1)) {
+    std::size_t const value = at + assignment.size();
+    if (value == source.size() || (source[value] != '\'' && source[value] != '"')) { continue; }
+    return rest_of_string(source, value + 1, source[value]);
   }
   return {};
 }
@@ -56,16 +69,8 @@ std::optional<std::string> chatml_default_system(std::string_view source)
     return text.rfind(head, 0) == 0 && contains(text, tail);
   });
   if (whole) { return whole->substr(head.size(), whole->find(tail) - head.size()); }
-  constexpr std::string_view variable = "set system_message = ";
-  std::size_t const at                = source.find(variable);
-  if (at != std::string_view::npos && at + variable.size() < source.size()) {
-    char const quote = source[at + variable.size()];
-    if (quote == '\'' || quote == '"') {
-      std::string text = rest_of_string(source, at + variable.size() + 1, quote);
-      if (!text.empty()) { return text; }
-    }
-  }
-  return {};
+  auto const variable = system_variable(source);
+  return variable && !variable->empty() ? variable : std::nullopt;
 }
 
 // What the template writes between the head of the answer and the answer.
@@ -160,7 +165,10 @@ chat_template::chat_template(std::string_view source, tokenizer const& words)
     role_end_        = marker("<|end_header_id|>");
     turn_end_        = marker("<|eot_id|>");
     system_preamble_ = llama3_preamble(source);
-    if (!system_preamble_.empty()) { default_system_ = ""; }
+    default_system_  = system_variable(source);
+    // With a preamble there is a system message always; without, an empty one is none.
+    if (system_preamble_.empty() && default_system_ == "") { default_system_.reset(); }
+    if (!system_preamble_.empty() && !default_system_) { default_system_ = ""; }
   } else if (contains(source, "<|im_start|>") && contains(source, "<|im_end|>")) {
     family_         = family::chatml;
     turn_begin_     = marker("<|im_start|>");

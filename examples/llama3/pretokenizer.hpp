@@ -13,8 +13,8 @@
 #include <vector>
 
 namespace llama3 {
-//! The "pre_tokenizer" of a tokenizer.json: Split, Digits and ByteLevel, alone or in a Sequence that
-//! ends with ByteLevel. Immutable; copies share the compiled patterns.
+//! The "pre_tokenizer" of a tokenizer.json: Split, Digits and ByteLevel, alone or in a Sequence
+//! that ends with ByteLevel. Immutable; copies share the compiled patterns.
 class pretokenizer {
  public:
   //! @param[in] description  the JSON value of "pre_tokenizer"

@@ -4,7 +4,8 @@
 
 //! @file
 //! Which id is which token: names as published, bytes as text.
-//! Read before this: llama3/token_id.hpp, llama3/byte_alphabet.hpp.  Read next: llama3/tokenizer.hpp.
+//! Read before this: llama3/token_id.hpp, llama3/byte_alphabet.hpp.
+//! Read next: llama3/tokenizer.hpp.
 #include "llama3/token_id.hpp"
 
 #include <cstdint>  // uint8_t
