@@ -77,7 +77,8 @@ inline float opaque(float x) noexcept
 #endif
 }
 
-//! Rounds to the nearest integer, ties to even, whatever rounding mode the thread is in.
+//! Rounds to the nearest integer, ties to even. Like every operation here it expects the rounding mode
+//! that threads start in.
 //! @pre |x| < 2^22, or x is not finite
 [[nodiscard]] DIFFKV_HOST_DEVICE inline float round_half_even(float x) noexcept
 {
