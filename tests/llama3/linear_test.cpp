@@ -5,6 +5,7 @@
 #include "support/catch.hpp"
 #include "tiny_model.hpp"  // narrowed
 
+#include <algorithm>
 #include <cmath>
 #include <cstdint>
 #include <random>

@@ -107,7 +107,7 @@ TEST_CASE("model: logits agree with a plain f64 forward pass", "[llama3]")
   struct {
     char const* name;
     tiny_shape shape;
-  } cases[8];
+  } cases[9];
   cases[0]                         = {"llama, group 2", {}};
   cases[1]                         = {"llama, group 1, tied", {}};
   cases[1].shape.num_heads         = 4;
@@ -129,6 +129,8 @@ TEST_CASE("model: logits agree with a plain f64 forward pass", "[llama3]")
   cases[7].shape.hidden_size       = 33;
   cases[7].shape.intermediate_size = 71;
   cases[7].shape.vocab_size        = 13;
+  cases[8]                         = {"llama, biases everywhere", {}};
+  cases[8].shape.all_biases        = true;
   thread_pool threads{2};
   unsigned seed = 100;
   for (auto const& c : cases) {

@@ -36,6 +36,17 @@ inline vector_f64 normalised(vector_f64 const& x, std::vector<float> const& weig
   return y;
 }
 
+//! Weight and, where the model has one, bias.
+inline vector_f64 projected(tiny_model const& model, std::string const& name, vector_f64 const& x)
+{
+  auto y          = times(model.at(name + ".weight"), x);
+  auto const bias = model.tensors.find(name + ".bias");
+  if (bias != model.tensors.end()) {
+    for (std::size_t r = 0; r < y.size(); ++r) { y[r] += bias->second.values[r]; }
+  }
+  return y;
+}
+
 //! Half-split rotation of one head beginning at `at`; no scaling.
 inline void rotate(vector_f64& x, std::size_t at, std::size_t head_dim, double theta,
                    double position)
@@ -73,17 +84,9 @@ inline std::vector<vector_f64> naive_logits(tiny_model const& model, std::vector
     std::vector<vector_f64> q(num_ids), k(num_ids), v(num_ids);
     for (std::size_t t = 0; t < num_ids; ++t) {
       auto const in = normalised(x[t], model.at(layer + "input_layernorm.weight"), c.rms_norm_eps);
-      auto const project = [&](std::string const& name) {
-        auto y = times(model.at(layer + "self_attn." + name + ".weight"), in);
-        if (c.qkv_bias) {
-          auto const& bias = model.at(layer + "self_attn." + name + ".bias");
-          for (std::size_t r = 0; r < y.size(); ++r) { y[r] += bias[r]; }
-        }
-        return y;
-      };
-      q[t] = project("q_proj");
-      k[t] = project("k_proj");
-      v[t] = project("v_proj");
+      q[t]          = projected(model, layer + "self_attn.q_proj", in);
+      k[t]          = projected(model, layer + "self_attn.k_proj", in);
+      v[t]          = projected(model, layer + "self_attn.v_proj", in);
       for (std::size_t h = 0; h < q_heads; ++h) {
         rotate(q[t], h * head_dim, head_dim, c.rope.theta, static_cast<double>(t));
       }
@@ -111,15 +114,15 @@ inline std::vector<vector_f64> naive_logits(tiny_model const& model, std::vector
           }
         }
       }
-      add(x[t], times(model.at(layer + "self_attn.o_proj.weight"), attended));
+      add(x[t], projected(model, layer + "self_attn.o_proj", attended));
       auto const in =
         normalised(x[t], model.at(layer + "post_attention_layernorm.weight"), c.rms_norm_eps);
-      auto gate     = times(model.at(layer + "mlp.gate_proj.weight"), in);
-      auto const up = times(model.at(layer + "mlp.up_proj.weight"), in);
+      auto gate     = projected(model, layer + "mlp.gate_proj", in);
+      auto const up = projected(model, layer + "mlp.up_proj", in);
       for (std::size_t r = 0; r < gate.size(); ++r) {
         gate[r] = gate[r] / (1.0 + std::exp(-gate[r])) * up[r];
       }
-      add(x[t], times(model.at(layer + "mlp.down_proj.weight"), gate));
+      add(x[t], projected(model, layer + "mlp.down_proj", gate));
     }
   }
   std::vector<vector_f64> logits;

@@ -101,6 +101,7 @@ struct tiny_shape {
   int head_dim{8};
   int vocab_size{40};
   bool tied{false};
+  bool all_biases{false};  //!< on every projection, as llama's attention_bias and mlp_bias
 };
 
 //! Weights are multiples of 1/256 below 1/4, or of 1/128 around 1: exact in f32, f16 and bf16.
@@ -122,7 +123,8 @@ inline tiny_model make_tiny_model(tiny_shape const& shape, unsigned seed)
   c.rope.theta        = 10000.0;
   c.rms_norm_eps      = 1e-5;
   c.tie_embeddings    = shape.tied;
-  c.qkv_bias          = shape.arch == architecture::qwen2;
+  c.qkv_bias          = shape.arch == architecture::qwen2 || shape.all_biases;
+  c.output_bias = c.mlp_bias = shape.all_biases;
   auto const add = [&](std::string const& name, std::vector<std::int64_t> sizes, float offset) {
     std::int64_t count = 1;
     for (auto const size : sizes) { count *= size; }
@@ -147,6 +149,12 @@ inline tiny_model make_tiny_model(tiny_shape const& shape, unsigned seed)
       add(layer + "self_attn.q_proj.bias", {q_size}, 0.0f);
       add(layer + "self_attn.k_proj.bias", {kv_size}, 0.0f);
       add(layer + "self_attn.v_proj.bias", {kv_size}, 0.0f);
+    }
+    if (shape.all_biases) {
+      add(layer + "self_attn.o_proj.bias", {hidden}, 0.0f);
+      add(layer + "mlp.gate_proj.bias", {c.intermediate_size}, 0.0f);
+      add(layer + "mlp.up_proj.bias", {c.intermediate_size}, 0.0f);
+      add(layer + "mlp.down_proj.bias", {hidden}, 0.0f);
     }
     add(layer + "post_attention_layernorm.weight", {hidden}, 1.0f);
     add(layer + "mlp.gate_proj.weight", {c.intermediate_size, hidden}, 0.0f);
