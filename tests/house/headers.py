@@ -18,12 +18,12 @@ def command_for(options, is_nvcc):
     if "no-half" in flags:
         flags.remove("no-half")
         flags += NO_HALF
-    command = [options.compiler, f"-std={options.standard}", *flags]
+    command = [options.compiler, f"-std={options.standard}"]
     if is_nvcc:
         command += ["-arch=sm_90", "-Xcompiler=" + ",".join(WARNINGS), "-Werror=all-warnings",
-                    "-I", f"{options.root}/include", "-c", "-o", "/dev/null"]
+                    *flags, "-I", f"{options.root}/include", "-c", "-o", "/dev/null"]
     else:
-        command += [*WARNINGS, "-fsyntax-only", "-I", f"{options.root}/include"]
+        command += [*WARNINGS, *flags, "-fsyntax-only", "-I", f"{options.root}/include"]
         for folder in options.system:
             command += ["-isystem", folder]
     return command
