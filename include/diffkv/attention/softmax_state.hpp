@@ -60,16 +60,19 @@ struct merge_weights {
   return {a / (a + b), b / (a + b), max + logf(a + b)};
 }
 
-//! out_a := attention over the tokens of both parts, in place; lse_a likewise.
+//! out_a := attention over the tokens of both parts, in place; lse_a likewise. A NaN in either part
+//! shows even where its weight rounds to 0, as it does in one pass over all tokens.
 //! @param out_a, out_b  [head_dim] f32, each normalised by its own sum
 DIFFKV_HOST_DEVICE inline void merge(float* out_a, float& lse_a, float const* out_b, float lse_b,
                                      int head_dim) noexcept
 {
   merge_weights const w = weigh(lse_a, lse_b);
+  bool const a_is_empty = lse_a == minus_infinity;
+  bool const b_is_empty = lse_b == minus_infinity;
   lse_a                 = w.lse;
-  if (w.b == 0.0f) { return; }
+  if (b_is_empty) { return; }
   for (int d = 0; d < head_dim; ++d) {
-    out_a[d] = w.a == 0.0f ? out_b[d] * w.b : out_a[d] * w.a + out_b[d] * w.b;
+    out_a[d] = a_is_empty ? out_b[d] : out_a[d] * w.a + out_b[d] * w.b;
   }
 }
 
