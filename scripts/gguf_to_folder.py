@@ -10,6 +10,7 @@ integer, so f16 keeps them to 2e-4 of their size where bf16 would keep 1.4e-3. A
 bf16 in the file stays bf16, one with a value beyond f16's range becomes bf16, and a vector (norms,
 biases) that f16 does not hold exactly stays f32.
 """
+
 import json
 import math
 import struct
@@ -93,11 +94,17 @@ def llama3_rope_factors(theta, head_dim, factor, low, high, original):
 def rope_scaling(fields, arch, theta, head_dim, rope_freqs):
     """The rope_scaling entry of config.json, None without scaling."""
     kind = fields.get(f"{arch}.rope.scaling.type", "none")
-    factor = float(fields.get(f"{arch}.rope.scaling.factor", fields.get(f"{arch}.rope.scale_linear", 1.0)))
+    factor = float(
+        fields.get(f"{arch}.rope.scaling.factor", fields.get(f"{arch}.rope.scale_linear", 1.0))
+    )
     if rope_freqs is not None:
         # The file keeps the result of the rule, not the rule. All Llama 3.1 to 3.3 models share
         # these three constants; the factor is the largest division.
-        rule = {"low_freq_factor": 1.0, "high_freq_factor": 4.0, "original_max_position_embeddings": 8192}
+        rule = {
+            "low_freq_factor": 1.0,
+            "high_freq_factor": 4.0,
+            "original_max_position_embeddings": 8192,
+        }
         factor = max(rope_freqs)
         expected = llama3_rope_factors(theta, head_dim, factor, *rule.values())
         if len(expected) != len(rope_freqs) or any(
@@ -108,14 +115,18 @@ def rope_scaling(fields, arch, theta, head_dim, rope_freqs):
     if kind == "linear" or (kind == "none" and f"{arch}.rope.scale_linear" in fields):
         return {"rope_type": "linear", "factor": factor} if factor != 1.0 else None
     if kind != "none":
-        raise Refused(f"{arch}.rope.scaling.type is {kind!r}; only none, linear and Llama 3.1's are known")
+        raise Refused(
+            f"{arch}.rope.scaling.type is {kind!r}; only none, linear and Llama 3.1's are known"
+        )
     return None
 
 
 def integer(fields, key, default=None):
     value = fields.get(key, default)
     if isinstance(value, bool) or not isinstance(value, int) or not 0 < value < 1 << 31:
-        raise Refused(f"{key} is {'missing' if value is None else repr(value)}, not a positive integer")
+        raise Refused(
+            f"{key} is {'missing' if value is None else repr(value)}, not a positive integer"
+        )
     return value
 
 
@@ -210,14 +221,19 @@ def write_weights(reader, arch, config, path):
     with open(path, "wb") as file:
         file.write(struct.pack("<Q", room) + b" " * room)
         for name, tensor in sorted(named.items()):
-            values = numpy.ascontiguousarray(
-                gguf.dequantize(tensor.data, tensor.tensor_type), dtype=numpy.float32
-            ).reshape(shapes[name])
+            try:
+                values = gguf.dequantize(tensor.data, tensor.tensor_type).reshape(shapes[name])
+            except (ValueError, NotImplementedError) as error:
+                kind = tensor.tensor_type.name
+                raise Refused(f"tensor {tensor.name} of type {kind}: {error}") from error
+            values = numpy.ascontiguousarray(values, dtype=numpy.float32)
             for projection, heads in (("q", "num_attention_heads"), ("k", "num_key_value_heads")):
                 if arch == "llama" and f".{projection}_proj." in name:
                     order = rope_row_order(config[heads], config["head_dim"])
                     if len(order) != shapes[name][0]:
-                        raise Refused(f"tensor {tensor.name} has {shapes[name][0]} rows, not {len(order)}")
+                        raise Refused(
+                            f"tensor {tensor.name} has {shapes[name][0]} rows, not {len(order)}"
+                        )
                     values = values[order]
             try:
                 kind, stored = to_storage(values, tensor.tensor_type.name)
@@ -225,7 +241,9 @@ def write_weights(reader, arch, config, path):
                 raise Refused(f"tensor {tensor.name} {error}") from error
             if kind == "F16":
                 squares += float(numpy.square(values, dtype=numpy.float64).sum())
-                losses += float(numpy.square(values - stored.astype(numpy.float32), dtype=numpy.float64).sum())
+                losses += float(
+                    numpy.square(values - stored.astype(numpy.float32), dtype=numpy.float64).sum()
+                )
             file.write(stored.tobytes())
             header[name] = {
                 "dtype": kind,
@@ -256,7 +274,15 @@ def open_gguf(path):
         reader = gguf.GGUFReader(path)
         fields = {key: field.contents() for key, field in reader.fields.items()}
     except Exception as error:  # whatever a damaged file provokes in the reader
-        raise Refused(f"the GGUF file is damaged or of an unknown version ({error})") from error
+        raise Refused(
+            f"the GGUF file is damaged (download it again) or of an unknown version ({error})"
+        ) from error
+    # The reader gives each tensor the bytes that its own shape asks for, whosever they are.
+    end = 0
+    for tensor in sorted(reader.tensors, key=lambda tensor: tensor.data_offset):
+        if not 1 <= len(tensor.shape) <= 4 or tensor.data_offset < end:
+            raise Refused(f"the GGUF file is damaged: tensor {tensor.name} overlaps another")
+        end = int(tensor.data_offset) + int(tensor.n_bytes)
     return reader, fields
 
 
@@ -274,8 +300,8 @@ def convert(path, folder):
     if rope_freqs is not None:
         rope_freqs = [float(value) for value in rope_freqs.data.reshape(-1)]
     vocab_size = int(tensors["token_embd.weight"].shape[1])
-    config = config_json(fields, tensors.keys(), vocab_size, rope_freqs)
     tokenizer = tokenizer_json(fields)
+    config = config_json(fields, tensors.keys(), vocab_size, rope_freqs)
     if len(fields["tokenizer.ggml.tokens"]) > vocab_size:
         raise Refused("the vocabulary has more tokens than the embedding has rows")
     generation = {"bos_token_id": config["bos_token_id"], "eos_token_id": stop_ids(fields)}
@@ -289,13 +315,18 @@ def convert(path, folder):
     )
     write_json(folder / "config.json", config)
     write_json(folder / "generation_config.json", generation)
-    loss = write_weights(reader, fields["general.architecture"], config, folder / "model.safetensors")
+    loss = write_weights(
+        reader, fields["general.architecture"], config, folder / "model.safetensors"
+    )
     print(f"weights kept as f16 to a relative error of {loss:.1e} (root mean square)")
 
     # Read back what was written with the libraries of record.
     reread = tokenizers.Tokenizer.from_file(str(folder / "tokenizer.json"))
     for index, token in enumerate(fields["tokenizer.ggml.tokens"]):
-        if fields["tokenizer.ggml.token_type"][index] != UNUSED and reread.token_to_id(token) != index:
+        if (
+            fields["tokenizer.ggml.token_type"][index] != UNUSED
+            and reread.token_to_id(token) != index
+        ):
             raise Refused(f"token {index} ({token!r}) lost its id in tokenizer.json")
     with safetensors.safe_open(folder / "model.safetensors", "np") as weights:
         names = set(weights.keys())

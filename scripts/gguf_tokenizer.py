@@ -33,7 +33,12 @@ def byte_level(use_regex, trim_offsets=True):
 
 
 def split_then_bytes(pattern, trim_offsets):
-    split = {"type": "Split", "pattern": {"Regex": pattern}, "behavior": "Isolated", "invert": False}
+    split = {
+        "type": "Split",
+        "pattern": {"Regex": pattern},
+        "behavior": "Isolated",
+        "invert": False,
+    }
     return {
         "type": "Sequence",
         "pretokenizers": [split, byte_level(use_regex=False, trim_offsets=trim_offsets)],
@@ -115,18 +120,23 @@ def tokenizer_json(fields):
     model = fields.get("tokenizer.ggml.model")
     if model != "gpt2":
         raise Refused(
-            f"tokenizer.ggml.model is {model!r}; only byte-level BPE (gpt2) is read. A SentencePiece "
-            "vocabulary (Llama 2, Mistral 7B) has no such form."
+            f"tokenizer.ggml.model is {model!r}; only byte-level BPE (gpt2) is read. "
+            "A SentencePiece vocabulary (Llama 2, Mistral 7B) has no such form."
         )
     tokens, types, merges = (
         fields.get(f"tokenizer.ggml.{name}") for name in ("tokens", "token_type", "merges")
     )
-    if not tokens or not types or not merges or len(tokens) != len(types):
-        raise Refused("tokenizer.ggml.tokens, .token_type and .merges are missing or do not match")
+    for values, kind in ((tokens, str), (types, int), (merges, str)):
+        if not isinstance(values, list) or not all(isinstance(value, kind) for value in values):
+            raise Refused("tokenizer.ggml.tokens, .token_type or .merges is missing or damaged")
+    if len(tokens) != len(types):
+        raise Refused("tokenizer.ggml.tokens and .token_type do not match")
     spelled = [token for token, kind in zip(tokens, types) if kind != UNUSED]
     if len(set(spelled)) != len(spelled):
         raise Refused("tokenizer.ggml.tokens holds a token twice")
-    normaliser, pre_tokenizer, ignore_merges, _ = family_of(fields.get("tokenizer.ggml.pre", "gpt-2"))
+    normaliser, pre_tokenizer, ignore_merges, _ = family_of(
+        fields.get("tokenizer.ggml.pre", "gpt-2")
+    )
     vocabulary = base_vocabulary(tokens, types)
     post_processor = None
     if adds_bos(fields):
@@ -142,7 +152,12 @@ def tokenizer_json(fields):
         "normalizer": normaliser,
         "pre_tokenizer": pre_tokenizer,
         "post_processor": post_processor,
-        "decoder": {"type": "ByteLevel", "add_prefix_space": True, "trim_offsets": True, "use_regex": True},
+        "decoder": {
+            "type": "ByteLevel",
+            "add_prefix_space": True,
+            "trim_offsets": True,
+            "use_regex": True,
+        },
         "model": {
             "type": "BPE",
             "dropout": None,
@@ -174,7 +189,11 @@ def bos_template(token, index):
 
 def adds_bos(fields):
     """Whether a text begins with BOS; a file that does not say follows its family."""
-    return bool(fields.get("tokenizer.ggml.add_bos_token", family_of(fields.get("tokenizer.ggml.pre", "gpt-2"))[3]))
+    return bool(
+        fields.get(
+            "tokenizer.ggml.add_bos_token", family_of(fields.get("tokenizer.ggml.pre", "gpt-2"))[3]
+        )
+    )
 
 
 def special_id(fields, name):
@@ -182,9 +201,9 @@ def special_id(fields, name):
     index = fields.get(f"tokenizer.ggml.{name}_token_id")
     if index is None or index == 0xFFFFFFFF:
         return None
-    if not 0 <= index < len(fields["tokenizer.ggml.tokens"]):
-        raise Refused(f"tokenizer.ggml.{name}_token_id is {index}, beyond the vocabulary")
-    return int(index)
+    if not isinstance(index, int) or not 0 <= index < len(fields["tokenizer.ggml.tokens"]):
+        raise Refused(f"tokenizer.ggml.{name}_token_id is {index!r}, no id of the vocabulary")
+    return index
 
 
 def stop_ids(fields):
