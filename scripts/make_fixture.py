@@ -10,6 +10,7 @@ gives tests/data/tokenizer_ids.json and the two small tokenizers under tests/dat
 results are committed: this script is for whoever wants to see how they came about or to make them
 anew. It installs its packages (several GB) in build/venv-fixture.
 """
+
 import json
 import os
 import subprocess
@@ -63,7 +64,8 @@ TEXTS = [
     "\u041f\u0440\u0438\u0432\u0435\u0442, \u043c\u0438\u0440",
     "\u0645\u0631\u062d\u0628\u0627 \u05e9\u05dc\u05d5\u05dd",
     "\u0939\u093f\u0928\u094d\u0926\u0940 \u0e44\u0e17\u0e22",
-    "\U0001f600\U0001f44d\U0001f3fd \U0001f468\u200d\U0001f469\u200d\U0001f467 \U0001f1e9\U0001f1ea",
+    "\U0001f600\U0001f44d\U0001f3fd",
+    "\U0001f468\u200d\U0001f469\u200d\U0001f467 \U0001f1e9\U0001f1ea",
     "\u00a0no-break\u2003em\u3000ideographic\u200bzero",
     "\u0085next\u2028line\u2029paragraph",
     "\x00\x01\x1f\x7f",
@@ -105,7 +107,7 @@ def write(name, value):
 
 
 def small_tokenizer(pre, controls):
-    """A trained tokenizer of a few hundred tokens with the rules of a family, as a GGUF file has it."""
+    """A trained tokenizer of a few hundred tokens with the rules of a family."""
     import gguf_tokenizer
     import tokenizers
 
@@ -139,12 +141,15 @@ def small_tokenizer(pre, controls):
     }
     made = gguf_tokenizer.tokenizer_json(fields)
     write(f"tokenizers/{pre}/tokenizer.json", made)
-    write(f"tokenizers/{pre}/tokenizer_config.json", gguf_tokenizer.tokenizer_config_json(fields, 8192))
+    write(
+        f"tokenizers/{pre}/tokenizer_config.json",
+        gguf_tokenizer.tokenizer_config_json(fields, 8192),
+    )
     return tokenizers.Tokenizer.from_str(json.dumps(made))
 
 
 def cases(tokenizer, pre):
-    """Ids of every text. `ids` is a user's text: what spells a control token is text like any other."""
+    """Ids of every text; `ids` as of a user, in whose text control tokens are spellings only."""
 
     def encode(text, as_text):
         tokenizer.encode_special_tokens = as_text
@@ -171,8 +176,12 @@ def tokenizer_fixture(model):
     write(
         "tokenizer_ids.json",
         {
-            "made_by": f"tokenizers {tokenizers.__version__}, transformers {transformers.__version__}",
-            "smollm": cases(tokenizers.Tokenizer.from_file(str(model / "tokenizer.json")), "smollm"),
+            "made_by": ", ".join(
+                f"{p.__name__} {p.__version__}" for p in (tokenizers, transformers)
+            ),
+            "smollm": cases(
+                tokenizers.Tokenizer.from_file(str(model / "tokenizer.json")), "smollm"
+            ),
             "llama-bpe": cases(
                 small_tokenizer("llama-bpe", ["<|begin_of_text|>", "<|eot_id|>"]), "llama-bpe"
             ),
@@ -232,7 +241,9 @@ def main():
     if Path(sys.prefix).resolve() != VENV.resolve():
         if not (VENV / "packages.txt").exists():
             get_model.call([sys.executable, "-m", "venv", VENV], "Debian: apt install python3-venv")
-            get_model.call([python, "-m", "pip", "install", "--quiet", *PACKAGES], "Is the network up?")
+            get_model.call(
+                [python, "-m", "pip", "install", "--quiet", *PACKAGES], "Is the network up?"
+            )
             (VENV / "packages.txt").write_text("\n".join(PACKAGES) + "\n")
         subprocess.run([sys.executable, ROOT / "scripts" / "get_model.py"], check=True)
         sys.exit(subprocess.run([python, __file__]).returncode)
