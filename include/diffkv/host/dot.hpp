@@ -4,7 +4,7 @@
 
 //! @file
 //! Sums over a vector with a fixed order that compilers can turn into wide instructions.
-//! Read before this: host/step.hpp.  Read next: host/scores.hpp.
+//! Read before this: host/step.hpp.  Read next: host/logit.hpp.
 
 namespace diffkv::host {
 

@@ -4,7 +4,7 @@
 
 //! @file
 //! Prints what lies where in a page.
-//! Read before this: page/page_view.hpp.  Read next: pool/free_ring.hpp.
+//! Read before this: page/page_view.hpp.  Read next: pool/page_pool.hpp.
 #include <diffkv/page/page_geometry.hpp>  // page_geometry
 
 #include <iomanip>  // setw

@@ -4,7 +4,7 @@
 
 //! @file
 //! Every offset inside a page: six segments, derived from format, head_dim and page size.
-//! Read before this: page/fragment_order.hpp.  Read next: page/page_layout.hpp.
+//! Read before this: page/fragment_order.hpp.  Read next: page/page_size.hpp.
 #include <diffkv/page/fragment_order.hpp>
 
 namespace diffkv {

@@ -4,7 +4,7 @@
 
 //! @file
 //! A page's geometry as a type, for kernels: the same numbers, known at compile time.
-//! Read before this: page/page_size.hpp.  Read next: page/page_view.hpp.
+//! Read before this: page/page_size.hpp.  Read next: page/tier_pages.hpp.
 #include <diffkv/page/page_size.hpp>
 
 namespace diffkv {

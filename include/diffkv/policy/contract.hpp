@@ -4,7 +4,7 @@
 
 //! @file
 //! What a policy is: which tier a token deserves at the prompt, and what one generation step does.
-//! Read before this: policy/importance.hpp.  Read next: policy/paper.hpp.
+//! Read before this: policy/importance.hpp.  Read next: policy/threshold_step.hpp.
 //!
 //! A policy is a trivially copyable functor; every function is host and device, has no side effect,
 //! and sees one row at a time. Tokens are numbered from 1; N counts every token seen, pruned ones and
@@ -22,7 +22,7 @@
 //!   - a token of greater importance, all else equal, never gets a lesser tier (in step: the leaving
 //!     token);
 //!   - the importance given to classify, step and priority is a number: what surrounds the policy
-//!     (policy/prompt_tiers.hpp, policy/step_plan.hpp) keeps tokens whose importance is NaN;
+//!     (policy/prompt_tiers.hpp, compaction/step_plan.hpp) keeps tokens whose importance is NaN;
 //!   - step names a victim only if it was present in the view;
 //!   - where `has_low` is false nothing goes to the low tier (use `without_low`).
 #include <diffkv/core/types.hpp>

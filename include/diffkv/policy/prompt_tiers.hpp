@@ -4,7 +4,7 @@
 
 //! @file
 //! The tier of each token of a prompt: the rules that hold for every policy, then the policy's own.
-//! Read before this: policy/contract.hpp.  Read next: quant/affine.hpp.
+//! Read before this: policy/any_policy.hpp.  Read next: quant/code_spec.hpp.
 #include <diffkv/policy/contract.hpp>
 
 namespace diffkv {

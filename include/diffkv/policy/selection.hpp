@@ -5,7 +5,7 @@
 //! @file
 //! The k-th largest of a list by bisection on the bits: no sort, no memory, the same on any number of
 //! threads.
-//! Read before this: policy/contract.hpp.  Read next: policy/static_budget.hpp.
+//! Read before this: policy/relative.hpp.  Read next: policy/static_budget.hpp.
 #include <diffkv/detail/arithmetic.hpp>  // float_bits
 
 #include <cstdint>

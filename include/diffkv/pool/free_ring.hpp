@@ -4,7 +4,7 @@
 
 //! @file
 //! Which pages are free: a ring of page ids between two counters that only grow.
-//! Read before this: pool/page_pool.hpp.  Read next: table/cache_shape.hpp.
+//! Read before this: pool/page_pool.hpp.  Read next: pool/claim_request.hpp.
 #include <diffkv/core/memory.hpp>  // buffer
 #include <diffkv/core/types.hpp>   // page_id
 

@@ -4,7 +4,7 @@
 
 //! @file
 //! The bytes of all pages.
-//! Read before this: page/page_view.hpp.  Read next: pool/free_ring.hpp.
+//! Read before this: page/byte_map.hpp.  Read next: pool/free_ring.hpp.
 #include <diffkv/core/memory.hpp>         // buffer
 #include <diffkv/core/types.hpp>          // page_id
 #include <diffkv/page/page_geometry.hpp>  // page_alignment

@@ -4,7 +4,7 @@
 
 //! @file
 //! The extents of a cache and the numbering of rows.
-//! Read before this: pool/free_ring.hpp.  Read next: table/page_table.hpp.
+//! Read before this: pool/claim_request.hpp.  Read next: table/page_table.hpp.
 #include <diffkv/core/error.hpp>  // DIFFKV_EXPECTS
 
 #include <cstddef>  // size_t
