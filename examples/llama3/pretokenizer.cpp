@@ -218,9 +218,9 @@ std::vector<std::string> pretokenizer::split(std::string_view text) const
 void pretokenizer::split_valid(std::string_view text, std::vector<std::string>& out) const
 {
   std::vector<std::string> pieces{std::string(text)};
-  for (auto const& step : steps_) {
+  for (auto const& s : steps_) {
     std::vector<std::string> next;
-    for (std::string& piece : pieces) { step->apply(std::move(piece), next); }
+    for (std::string& piece : pieces) { s->apply(std::move(piece), next); }
     pieces = std::move(next);
   }
   out.insert(out.end(), std::make_move_iterator(pieces.begin()),

@@ -34,7 +34,7 @@ class tokenizer {
     merge_table merges;
     pretokenizer pieces;
     bool ignore_merges{false};  //!< a piece that is a token as a whole is not merged
-    bool compose{false};        //!< the normaliser is NFC
+    bool compose{false};        //!< the normaliser is NFC (built without ICU: text as it is)
     //! Names that are tokens wherever they stand, searched before and after the normaliser.
     std::vector<token_id> added_as_written{}, added_as_normalised{};
     std::optional<token_id> unknown{};  //!< may stand for a byte that no token has
