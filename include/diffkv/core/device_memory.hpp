@@ -1,0 +1,58 @@
+// SPDX-FileCopyrightText: 2026 The diffkv authors
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+//! @file
+//! Memory of a GPU as a memory resource, and which device a stream belongs to.
+//! Read before this: core/memory.hpp, core/cuda_error.hpp.  Read next: policy/thresholds.hpp.
+#include <diffkv/core/cuda_error.hpp>  // DIFFKV_CUDA_TRY
+#include <diffkv/core/memory.hpp>      // the contract
+
+namespace diffkv {
+
+//! Makes the device of a stream current for its own life: calls work whichever device is current.
+class device_guard {
+ public:
+  explicit device_guard(cudaStream_t stream)
+  {
+    int wanted = 0;
+    DIFFKV_CUDA_TRY(cudaGetDevice(&previous_));
+    DIFFKV_CUDA_TRY(cudaStreamGetDevice(stream, &wanted));
+    if (wanted == previous_) { return; }
+    DIFFKV_CUDA_TRY(cudaSetDevice(wanted));
+    changed_ = true;
+  }
+  device_guard(device_guard const&)            = delete;
+  device_guard& operator=(device_guard const&) = delete;
+  ~device_guard()
+  {
+    if (changed_) { static_cast<void>(cudaSetDevice(previous_)); }
+  }
+
+ private:
+  int previous_ = 0;
+  bool changed_ = false;
+};
+
+//! Stream-ordered memory from the default pool of the stream's device. Work that uses it must be
+//! ordered behind `stream`; it is given back in the same order.
+struct cuda_async_resource {
+  static constexpr bool is_host_accessible = false;
+
+  cudaStream_t stream = nullptr;
+
+  [[nodiscard]] void* allocate(std::size_t bytes, std::size_t)  // aligned to 256 bytes by CUDA
+  {
+    device_guard const guard{stream};
+    void* p = nullptr;
+    DIFFKV_CUDA_TRY(cudaMallocAsync(&p, bytes, stream));
+    return p;
+  }
+  void deallocate(void* p, std::size_t, std::size_t) noexcept
+  {
+    static_cast<void>(cudaFreeAsync(p, stream));
+  }
+};
+static_assert(is_memory_resource_v<cuda_async_resource>);
+
+}  // namespace diffkv

@@ -1,0 +1,48 @@
+// SPDX-FileCopyrightText: 2026 The diffkv authors
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+//! @file
+//! Launches a kernel on any stream, with or without programmatic dependent launch.
+//! Read before this: core/device_memory.hpp.  Read next: policy/thresholds.hpp.
+#include <diffkv/core/device_memory.hpp>  // device_guard
+
+#include <cuda_runtime.h>  // cudaLaunchKernelEx
+
+#include <cstddef>
+
+namespace diffkv::detail {
+
+//! Extents of a launch.
+struct launch_shape {
+  unsigned grid            = 1;  //!< CTAs; 0 launches nothing
+  unsigned threads         = 1;
+  std::size_t shared_bytes = 0;
+  //! The kernel may start before the one in front of it in the stream has ended. It must call
+  //! cudaGridDependencySynchronize() before it reads what that one wrote or overwrites what it reads.
+  bool overlaps_previous = false;
+};
+
+//! @throws cuda_error with the status of this launch; an older error of somebody else's is not looked at
+//! @stream ordered in `stream`, does not wait, may be captured in a graph
+template <class... Parameters, class... Arguments>
+void launch(void (*kernel)(Parameters...), launch_shape const& shape, cudaStream_t stream,
+            Arguments&&... arguments)
+{
+  if (shape.grid == 0) { return; }
+  device_guard const guard{stream};
+  cudaLaunchAttribute attribute{};
+  attribute.id = cudaLaunchAttributeProgrammaticStreamSerialization;
+  attribute.val.programmaticStreamSerializationAllowed = 1;
+  cudaLaunchConfig_t config{};
+  config.gridDim          = dim3{shape.grid};
+  config.blockDim         = dim3{shape.threads};
+  config.dynamicSmemBytes = shape.shared_bytes;
+  config.stream           = stream;
+  config.attrs            = &attribute;
+  config.numAttrs         = shape.overlaps_previous ? 1 : 0;
+  DIFFKV_CUDA_TRY(cudaLaunchKernelEx(
+    &config, kernel, static_cast<Parameters>(static_cast<Arguments&&>(arguments))...));
+}
+
+}  // namespace diffkv::detail
