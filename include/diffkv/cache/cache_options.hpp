@@ -9,6 +9,7 @@
 #include <diffkv/policy/thresholds.hpp>
 #include <diffkv/quant/conditioning.hpp>
 #include <diffkv/table/cache_ref.hpp>
+#include <diffkv/table/static_config.hpp>
 
 #include <vector>
 
@@ -30,30 +31,21 @@ struct cache_options {
   bool checked_ring = DIFFKV_CHECKED != 0;
 };
 
-//! Fixes formats and conditioning at compile time, as device code needs them.
-//! @tparam Low  `void` for a cache without low tier
-template <class Policy, class High, class Low, int HeadDim,
-          conditioning Conditioning = conditioning::none>
-struct static_config {
-  static_assert(is_legal_head_dim(HeadDim), "HeadDim must be a multiple of 16 from 32 to 256");
-  using policy_type = Policy;
-
-  static void fix(cache_options& options) noexcept
-  {
-    options.shape.head_dim = HeadDim;
-    options.high           = High::spec;
-    options.has_low        = !std::is_void_v<Low>;
-    if constexpr (!std::is_void_v<Low>) { options.low = Low::spec; }
-    options.conditioned = Conditioning;
+//! Options with what a static configuration fixes: formats, head_dim, page size, conditioning.
+template <class Config>
+[[nodiscard]] cache_options options_for(cache_options options)
+{
+  if constexpr (is_static_config_v<Config>) {
+    using layouts          = typename Config::layouts;
+    options.shape.head_dim = layouts::head_dim;
+    options.high           = layouts::high_format::spec;
+    options.low            = layouts::low_format::spec;
+    options.has_low        = layouts::has_low;
+    options.page_bytes     = layouts::page_bytes;
+    options.conditioned    = Config::conditioned;
   }
-};
-
-//! Leaves everything to the options: the host operations take any formats.
-template <class Policy>
-struct dynamic_config {
-  using policy_type = Policy;
-  static void fix(cache_options&) noexcept {}
-};
+  return options;
+}
 
 namespace detail {
 

@@ -30,7 +30,7 @@ struct sequence_usage {
 
 //! A request's life: admit, then per layer prefill_attention and store_prompt; then per token step,
 //! and per layer append and decode; at the end release. Objects belong to one thread at a time.
-//! @tparam Config          `dynamic_config<Policy>` or `static_config<...>` (cache/cache_options.hpp)
+//! @tparam Config          `dynamic_config<Policy>` or `static_config<...>` (table/static_config.hpp)
 //! @tparam MemoryResource  contract in core/memory.hpp
 template <class Config, class MemoryResource = host_resource>
 class kv_cache {
@@ -184,8 +184,7 @@ class kv_cache {
  private:
   static cache_options resolve(cache_options options)
   {
-    Config::fix(options);
-    return detail::checked(std::move(options));
+    return detail::checked(options_for<Config>(std::move(options)));
   }
   [[nodiscard]] std::uint32_t row_entries() const
   {
