@@ -124,7 +124,7 @@ TEST_CASE("checkpoint: an index that is none is refused", "[llama3]")
   sharded_folder const files;
   for (char const* const text :
        {"", "{}", "[]", "{", R"({"weight_map":{}})", R"({"weight_map":[]})",
-        R"({"weight_map":{"c":"two.safetensors","c":"one.safetensors"}})", "\xFF"}) {
+        R"({"weight_map":{"c":"two.safetensors"},"weight_map":{"c":"two.safetensors"}})", "\xFF"}) {
     CAPTURE(text);
     files.add("model.safetensors.index.json", text);
     CHECK_THAT(files.refusal(), contains("index.json"));

@@ -272,6 +272,10 @@ TEST_CASE("model_config: a text that is no configuration is refused", "[llama3]"
     CAPTURE(text);
     CHECK_THROWS_WITH(parse_model_config(text), contains("config.json"));
   }
+  auto twice   = llama31().dump();
+  twice.back() = ',';
+  CHECK_THROWS_WITH(parse_model_config(twice + R"("hidden_size":4096})"),
+                    contains("'hidden_size' stands twice"));
   CHECK_THROWS_AS(parse_model_config(std::string(100'000, '[')), file_error);
   CHECK_THROWS_AS(parse_model_config(llama31().dump() + std::string(1, '\0') + "x"), file_error);
 }

@@ -81,7 +81,7 @@ TEST_CASE("safetensors: a header length that lies is refused without taking memo
     CAPTURE(length);
     CHECK_FALSE(file.refusal(file_with_length(length, std::string(92, ' '))).empty());
   }
-  for (std::size_t const size : {0, 7}) {
+  for (std::size_t const size : {std::size_t{0}, std::size_t{7}}) {
     CHECK_THAT(file.refusal(std::string(size, '\0')), contains("too few"));
   }
   auto const header = "{" + good_entry + "}";
@@ -106,15 +106,33 @@ TEST_CASE("safetensors: bytes that do not fit the shape are refused by the tenso
     CAPTURE(offsets);
     CHECK_THAT(refusal("F32", "[2]", offsets), contains("'w'"));
   }
-  for (char const* const shape :
-       {"[3]", "[1]", "[-2]", "[2.0]", "[0]", "[]", "2", "null", "[\"2\"]", "[[2]]",
-        "[4294967296,4294967296]", "[9223372036854775807]", "[9223372036854775809]",
-        "[18446744073709551615,2]", "[4294967296,4294967296,0]", "[1000000000,1000000000]",
-        "[2305843009213693954]", "[1,1,1,1,1,1,1,1,2]", "true"}) {
+  for (char const* const shape : {"[3]",
+                                  "[1]",
+                                  "[-2]",
+                                  "[2.0]",
+                                  "[0]",
+                                  "[]",
+                                  "2",
+                                  "null",
+                                  "[\"2\"]",
+                                  "[[2]]",
+                                  "[4294967296,4294967296]",
+                                  "[9223372036854775807]",
+                                  "[9223372036854775809]",
+                                  "[18446744073709551615,2]",
+                                  "[4294967296,4294967296,0]",
+                                  "[1000000000,1000000000]",
+                                  "[4611686018427387906]",
+                                  "[2305843009213693954]",
+                                  "[1,1,1,1,1,1,1,1,2]",
+                                  "true"}) {
     CAPTURE(shape);
     CHECK_THAT(refusal("F32", shape, "[0,8]"), contains("'w'"));
   }
   CHECK_THAT(refusal("F16", "[2]", "[0,8]"), contains("'w'"));
+  CHECK_THAT(
+    file.refusal(file_of("{" + entry("w", "F32", "[4294967296,1073741824]", "[0,0]") + "}", "")),
+    contains("'w'"));  // 2^64 bytes
   CHECK_THAT(file.refusal(file_of("{" + good_entry + "}", one_minus_two.substr(0, 7))),
              contains("'w'"));
   CHECK_THAT(file.refusal(file_of("{" + good_entry + "}", one_minus_two + "x")),
