@@ -54,6 +54,8 @@ int main()
   diffkv::affine const pair = page.key_affine(token, /*group=*/0);
   std::vector<float> read(head_dim);  // [head_dim] f32
   codec.read_key(zeros.data(), token, read.data());
+  std::printf("key of token %d: scale %.6f, zero %.4f\n", token, to_f32(pair.scale),
+              to_f32(pair.zero));
   for (int d : {0, 1, 2, 3, 4, 16, 32, 63}) {
     diffkv::code_place const place = layout::geometry.key_code(token, d);
     std::uint32_t const code       = page.code(place, 8);

@@ -4,9 +4,12 @@
 // docs/page_format.md against the code that it describes.
 #include "support/catch.hpp"
 
+#include <diffkv/host/page_codec.hpp>
 #include <diffkv/page/byte_map.hpp>
 #include <diffkv/page/page_size.hpp>
 
+#include <cmath>
+#include <cstdio>
 #include <fstream>
 #include <iomanip>
 #include <map>
@@ -139,4 +142,29 @@ TEST_CASE("page_format.md: the first bytes of each block are what print_block_ma
     CHECK(first.substr(first.find(": ") + 2) == part[0]);
   }
   CHECK(found == 9);
+}
+
+TEST_CASE("tour.md: the numbers of the key that is followed are those of the second example",
+          "[page]")
+{
+  page_geometry const geometry = make_page_geometry(k8v4::spec, 64, 7168);
+  std::vector<float> key(64);
+  for (std::size_t d = 0; d < key.size(); ++d) { key[d] = std::sin(0.3f * static_cast<float>(d)); }
+  std::vector<std::byte> page(7168);
+  host::page_codec{geometry}.write_key(page.data(), 3, key.data());
+  page_view const view{page.data(), &geometry};
+  char zero_and_scale[64];
+  std::snprintf(zero_and_scale, sizeof zero_and_scale, "zero %.4f, scale %.6f",
+                to_f32(view.key_affine(3, 0).zero), to_f32(view.key_affine(3, 0).scale));
+  CHECK(view.code(geometry.key_code(3, 1), 8) == 165);
+  CHECK(geometry.key_code(3, 1) == code_place{193, 0});
+
+  std::ifstream in{DIFFKV_SOURCE_DIR "/docs/tour.md"};
+  std::stringstream tour;
+  tour << in.rdbuf();
+  for (std::string const& said : {std::string{zero_and_scale}, std::string{"element 1 is 0.2955"},
+                                  std::string{"165 steps"}, std::string{"at byte 193"}}) {
+    CAPTURE(said);
+    CHECK(tour.str().find(said) != std::string::npos);
+  }
 }

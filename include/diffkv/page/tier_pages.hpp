@@ -4,7 +4,7 @@
 
 //! @file
 //! The geometries of a cache's tiers: one page size, one or two formats.
-//! Read before this: page/page_layout.hpp.  Read next: page/page_view.hpp.
+//! Read before this: page/page_layout.hpp.  Read next: page/tier_layouts.hpp.
 #include <diffkv/core/types.hpp>          // tier
 #include <diffkv/page/page_geometry.hpp>  // page_geometry
 

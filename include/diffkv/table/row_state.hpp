@@ -4,7 +4,7 @@
 
 //! @file
 //! What a row and a (sequence, layer) know of themselves, defined once for all operations.
-//! Read before this: table/page_table.hpp.  Read next: table/cache_ref.hpp.
+//! Read before this: table/page_table.hpp.  Read next: table/batch_ref.hpp.
 //!
 //! Positions are counted from 0, as a model's rotary embedding counts them; the policy's token number
 //! is position + 1.
