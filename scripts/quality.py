@@ -9,7 +9,7 @@
 Each row runs `diffkv_llama3 --raw --prompt-tokens 1024 --compare 192` at `--skip` 0, 5000, 20000 and
 40000 and averages. The figures in docs/performance.md are of the WikiText-2 test text ("raw", as
 published by Merity et al., 2016). The result is stored as docs/performance/quality.json, in the form
-of Google Benchmark, and rendered by scripts/performance.py.
+of Google Benchmark, rendered by scripts/performance.py and into the table of README.md.
 """
 import argparse
 import json
@@ -33,6 +33,14 @@ ROWS = {
     "paper_1_0.02_unconditioned": ["--policy", "paper", "--threshold-high", "1", "--threshold-low",
                                    "0.02", "--conditioning", "none", "--score-every", "1"],
 }
+ABOUT = {
+    "k8v8": "K8V8", "k8v4": "K8V4", "k8v4_unconditioned": "K8V4, not conditioned",
+    "k4v8_unconditioned": "K4V8, not conditioned: the same bytes, spent on values",
+    "paper_0.25": "K8V4 + K4V2, `paper` 0.25 / 0", "relative_2": "K8V4 + K4V2, `relative` 2 / 0 (default)",
+    "relative_4": "K8V4 + K4V2, `relative` 4 / 0",
+    "paper_1_0.02_unconditioned": "the paper's settings for an 8B model: `paper` 1 / 0.02, not conditioned",
+}
+README_BEGIN, README_END = "<!-- quality:begin -->", "<!-- quality:end -->"
 COUNTERS = {"kl": "kl", "agreement": "agreement", "perplexity_ratio": "perplexity_ratio",
             "kv_bytes_ratio": "kv_bytes_ratio", "nominal_bytes_ratio": "nominal_bytes_ratio"}
 
@@ -50,6 +58,25 @@ def run_row(program, model, text, arguments):
         reports.append(json.loads(done.stdout.splitlines()[-1]))
     means = {name: sum(r[key] for r in reports) / len(reports) for name, key in COUNTERS.items()}
     return means, time.monotonic() - began
+
+
+def readme_table(document):
+    lines = ["| cache | KV bytes | KL, nats | same most likely token | perplexity |", "|---|---|---|---|---|"]
+    for entry in document["benchmarks"]:
+        name = entry["name"]
+        value = {key: entry[f"figure:quality.{name}.{key}"] for key in COUNTERS}
+        lines.append(f"| {ABOUT[name]} | {100 * value['kv_bytes_ratio']:.1f} % | {value['kl']:.4f} | "
+                     f"{100 * value['agreement']:.1f} % | x {value['perplexity_ratio']:.3f} |")
+    return "\n".join(lines)
+
+
+def render_readme():
+    """Puts the stored figures into README.md."""
+    document = json.loads((ROOT / "docs/performance/quality.json").read_text())
+    readme = ROOT / "README.md"
+    before, rest = readme.read_text().split(README_BEGIN)
+    after = rest.split(README_END)[1]
+    readme.write_text(f"{before}{README_BEGIN}\n{readme_table(document)}\n{README_END}{after}")
 
 
 def git(*arguments):
@@ -95,6 +122,7 @@ def main():
                             "model": options.model.name},
                 "benchmarks": entries}
     target.write_text(json.dumps(document, indent=1) + "\n")
+    render_readme()
     subprocess.run([sys.executable, ROOT / "scripts/performance.py"], check=True)
 
 
