@@ -9,6 +9,7 @@
 #include <diffkv/quant/vector_codec.hpp>
 
 #include <array>
+#include <cstring>  // memcpy
 #include <vector>
 
 namespace diffkv::host {
@@ -80,19 +81,38 @@ class page_codec {
   }
 
  private:
-  //! Places of the first block of a segment [16, head_dim] and the distance to the next block.
+  //! Where the codes of the first block of a segment lie, [16, head_dim], from the segment's begin.
   struct side {
-    std::vector<code_place> places;
+    std::vector<std::uint16_t> bytes;
+    std::vector<std::uint8_t> shifts;
+    std::vector<code_place> padding;  //!< [16, padding elements]: written with code 0
+    std::uint32_t begin;
     std::uint32_t block_bytes;
+    bool runs_of_four;  //!< each four elements lie in four bytes that follow each other
   };
 
   [[nodiscard]] side side_of(bool key) const
   {
     code_spec const spec = key ? geometry_.format.key : geometry_.format.value;
-    side s{{}, static_cast<std::uint32_t>(block_bytes(spec, geometry_.head_dim))};
+    side s{{},
+           {},
+           {},
+           key ? geometry_.key_codes : geometry_.value_codes,
+           static_cast<std::uint32_t>(block_bytes(spec, geometry_.head_dim)),
+           spec.is_quantised()};
     for (int token = 0; token < block_tokens; ++token) {
       for (int dim = 0; dim < geometry_.head_dim; ++dim) {
-        s.places.push_back(key ? geometry_.key_code(token, dim) : geometry_.value_code(token, dim));
+        code_place const place =
+          key ? geometry_.key_code(token, dim) : geometry_.value_code(token, dim);
+        s.bytes.push_back(static_cast<std::uint16_t>(place.byte - s.begin));
+        s.shifts.push_back(static_cast<std::uint8_t>(place.shift));
+        bool const follows = dim % 4 == 0 || s.bytes.back() == s.bytes[s.bytes.size() - 2] + 1;
+        s.runs_of_four     = s.runs_of_four && follows;
+      }
+      for (int e = 0; e < stored_elements(geometry_.head_dim, spec.groups); ++e) {
+        if (!is_padding(spec, geometry_.head_dim, e)) { continue; }
+        s.padding.push_back(key ? stored_key_place(spec, geometry_.head_dim, token, e)
+                                : stored_value_place(spec, geometry_.head_dim, token, e));
       }
     }
     return s;
@@ -101,38 +121,60 @@ class page_codec {
   {
     return {const_cast<std::byte*>(page), &geometry_};  // only read through
   }
-  [[nodiscard]] code_place const* row_of(side const& s, int token) const noexcept
+  //! First place of `token` in the tables of a side.
+  [[nodiscard]] std::size_t row_of(int token) const noexcept
   {
-    return s.places.data() + token % block_tokens * geometry_.head_dim;
+    return static_cast<std::size_t>(token % block_tokens * geometry_.head_dim);
+  }
+  [[nodiscard]] static std::uint32_t block_of(side const& s, int token) noexcept
+  {
+    return s.begin + static_cast<std::uint32_t>(token / block_tokens) * s.block_bytes;
   }
   void write_codes(page_view const& view, side const& s, int bits, int token,
                    coded_vector const& coded) const
   {
-    code_place const* places   = row_of(s, token);
-    std::uint32_t const offset = static_cast<std::uint32_t>(token / block_tokens) * s.block_bytes;
+    std::uint16_t const* bytes = s.bytes.data() + row_of(token);
+    std::uint8_t const* shifts = s.shifts.data() + row_of(token);
+    std::uint32_t const block  = block_of(s, token);
     for (int d = 0; d < geometry_.head_dim; ++d) {
-      view.set_code({places[d].byte + offset, places[d].shift}, bits, coded.codes[d]);
+      view.set_code({block + bytes[d], shifts[d]}, bits, coded.codes[d]);
+    }
+    std::size_t const num_padding = s.padding.size() / block_tokens;
+    code_place const* padding =
+      s.padding.data() + static_cast<std::size_t>(token % block_tokens) * num_padding;
+    for (std::size_t i = 0; i < num_padding; ++i) {
+      view.set_code({block + padding[i].byte, padding[i].shift}, bits, 0);
     }
   }
   void read(std::byte const* page, side const& s, code_spec spec, int token,
             std::array<affine, max_code_groups> const& groups, float* x) const noexcept
   {
-    code_place const* places = row_of(s, token);
-    std::byte const* block = page + static_cast<std::size_t>(token / block_tokens) * s.block_bytes;
-    page_view const view   = view_of(block);
-    int const group_elements = geometry_.head_dim / spec.groups;
-    std::uint32_t const mask = spec.is_quantised() ? spec.max_code() : 0;
+    int const head_dim         = geometry_.head_dim;
+    std::uint16_t const* bytes = s.bytes.data() + row_of(token);
+    std::uint8_t const* shifts = s.shifts.data() + row_of(token);
+    std::byte const* block     = page + block_of(s, token);
+    // The bytes are collected first, so that the arithmetic over them becomes vector code.
+    if (!spec.is_quantised()) {
+      std::uint16_t elements[max_head_dim];
+      for (int d = 0; d < head_dim; ++d) { std::memcpy(elements + d, block + bytes[d], 2); }
+      for (int d = 0; d < head_dim; ++d) { x[d] = to_f32(static_cast<f16_bits>(elements[d])); }
+      return;
+    }
+    std::uint8_t codes[max_head_dim];
+    for (int d = 0; d < head_dim; d += 4) {
+      if (s.runs_of_four) {
+        std::memcpy(codes + d, block + bytes[d], 4);
+      } else {
+        for (int i = d; i < d + 4; ++i) { codes[i] = static_cast<std::uint8_t>(block[bytes[i]]); }
+      }
+    }
+    int const group_elements = head_dim / spec.groups;
+    std::uint32_t const mask = spec.max_code();
     for (int g = 0, d = 0; g < spec.groups; ++g) {
       float const scale = to_f32(groups[static_cast<std::size_t>(g)].scale);
       float const zero  = to_f32(groups[static_cast<std::size_t>(g)].zero);
-      int const end     = d + group_elements;
-      if (!spec.is_quantised()) {
-        for (; d < end; ++d) { x[d] = to_f32(static_cast<f16_bits>(view.code(places[d], 16))); }
-        continue;
-      }
-      for (; d < end; ++d) {
-        std::uint32_t const byte = static_cast<std::uint8_t>(block[places[d].byte]);
-        x[d]                     = affine_value((byte >> places[d].shift) & mask, scale, zero);
+      for (int const end = d + group_elements; d < end; ++d) {
+        x[d] = affine_value((std::uint32_t{codes[d]} >> shifts[d]) & mask, scale, zero);
       }
     }
   }

@@ -58,32 +58,50 @@ struct code_place {
   }
 };
 
+//! Index of element `dim` among the stored ones; what no dim maps to is padding and holds code 0.
+[[nodiscard]] DIFFKV_HOST_DEVICE constexpr int stored_index(code_spec spec, int head_dim,
+                                                            int dim) noexcept
+{
+  int const group_elements = head_dim / spec.groups;
+  int const group_stored   = stored_elements(head_dim, spec.groups) / spec.groups;
+  return dim / group_elements * group_stored + dim % group_elements;
+}
+[[nodiscard]] DIFFKV_HOST_DEVICE constexpr bool is_padding(code_spec spec, int head_dim,
+                                                           int stored) noexcept
+{
+  int const group_stored = stored_elements(head_dim, spec.groups) / spec.groups;
+  return stored % group_stored >= head_dim / spec.groups;
+}
+static_assert(stored_index({4, 1}, 80, 79) == 79 && is_padding({4, 1}, 80, 80));
+
 namespace detail {
 
-//! Position of an element among those of its lane, counted over all groups.
+//! Position of a stored element among those of its lane, counted over all groups.
 struct lane_element {
   int owner;  //!< which of the lanes that split a group's elements
   int index;  //!< running index in that lane
 };
 
 [[nodiscard]] DIFFKV_HOST_DEVICE constexpr lane_element split_element(code_spec spec, int head_dim,
-                                                                      int dim, int lanes) noexcept
+                                                                      int stored,
+                                                                      int lanes) noexcept
 {
-  int const group_elements = head_dim / spec.groups;
-  int const per_lane       = round_up(group_elements, 32) / lanes;
-  int const element        = dim % group_elements;
-  return {element / per_lane, (dim / group_elements) * per_lane + element % per_lane};
+  int const group_stored = stored_elements(head_dim, spec.groups) / spec.groups;
+  int const per_lane     = group_stored / lanes;
+  int const element      = stored % group_stored;
+  return {element / per_lane, (stored / group_stored) * per_lane + element % per_lane};
 }
 
 }  // namespace detail
 
-//! Place of key code (token, dim) in the key segment. Lane (g, t) owns tokens g and g + 8 of a block
-//! and the t-th quarter of each group's elements: the A fragment of the product K q.
-//! @pre token >= 0, 0 <= dim < head_dim, bits of 16, 8, 4, 2
-[[nodiscard]] DIFFKV_HOST_DEVICE constexpr code_place key_place(code_spec spec, int head_dim,
-                                                                int token, int dim) noexcept
+//! Place of key code (token, stored element) in the key segment. Lane (g, t) owns tokens g and g + 8
+//! of a block and the t-th quarter of each group's elements: the A fragment of the product K q.
+//! @pre token >= 0, 0 <= stored < stored_elements, bits of 16, 8, 4, 2
+[[nodiscard]] DIFFKV_HOST_DEVICE constexpr code_place stored_key_place(code_spec spec, int head_dim,
+                                                                       int token,
+                                                                       int stored) noexcept
 {
-  auto const [t, e]  = detail::split_element(spec, head_dim, dim, 4);
+  auto const [t, e]  = detail::split_element(spec, head_dim, stored, 4);
   int const in_block = token % block_tokens;
   int const g        = in_block % 8;
   int const r        = in_block / 8;
@@ -112,14 +130,15 @@ struct lane_element {
   return {static_cast<std::uint32_t>(place), static_cast<std::uint32_t>(shift)};
 }
 
-//! Place of value code (token, dim) in the value segment. Lane (g, t) owns the g-th eighth of each
-//! group's elements and tokens 2t, 2t + 8, 2t + 1, 2t + 9 of a block (j = 0..3): the A fragment of
-//! the product V^T p.
-//! @pre token >= 0, 0 <= dim < head_dim, bits of 16, 8, 4, 2, 1
-[[nodiscard]] DIFFKV_HOST_DEVICE constexpr code_place value_place(code_spec spec, int head_dim,
-                                                                  int token, int dim) noexcept
+//! Place of value code (token, stored element) in the value segment. Lane (g, t) owns the g-th eighth
+//! of each group's elements and tokens 2t, 2t + 8, 2t + 1, 2t + 9 of a block (j = 0..3): the A
+//! fragment of the product V^T p.
+//! @pre token >= 0, 0 <= stored < stored_elements, bits of 16, 8, 4, 2, 1
+[[nodiscard]] DIFFKV_HOST_DEVICE constexpr code_place stored_value_place(code_spec spec,
+                                                                         int head_dim, int token,
+                                                                         int stored) noexcept
 {
-  auto const [g, e]  = detail::split_element(spec, head_dim, dim, 8);
+  auto const [g, e]  = detail::split_element(spec, head_dim, stored, 8);
   int const in_block = token % block_tokens;
   int const t        = in_block % 8 / 2;
   int const j        = 2 * (in_block % 2) + in_block / 8;
@@ -152,6 +171,18 @@ struct lane_element {
   int const block = token / block_tokens * block_bytes(spec, head_dim);
   int const place = block + word_offset(words_per_lane(spec, head_dim), 4 * g + t, word) + byte;
   return {static_cast<std::uint32_t>(place), static_cast<std::uint32_t>(shift)};
+}
+
+//! The same for element `dim` of the vector.  @pre 0 <= dim < head_dim
+[[nodiscard]] DIFFKV_HOST_DEVICE constexpr code_place key_place(code_spec spec, int head_dim,
+                                                                int token, int dim) noexcept
+{
+  return stored_key_place(spec, head_dim, token, stored_index(spec, head_dim, dim));
+}
+[[nodiscard]] DIFFKV_HOST_DEVICE constexpr code_place value_place(code_spec spec, int head_dim,
+                                                                  int token, int dim) noexcept
+{
+  return stored_value_place(spec, head_dim, token, stored_index(spec, head_dim, dim));
 }
 
 //! Order of what is stored once per token (metadata, scores, positions): a lane finds those of its
