@@ -114,6 +114,10 @@ TEST_CASE("pretokenizer: letters are Unicode's", "[llama3]")
 {
   CHECK(gpt2.split("na\u00EFve \u4F60\u597D, \u0416\u0443\u043A!") ==
         pieces{"na\u00EFve", " \u4F60\u597D", ",", " \u0416\u0443\u043A", "!"});
+  // The short classes are Unicode's too, as in the library that the patterns are written for.
+  pretokenizer const short_classes{split_by(R"(\d+|\w+)")};
+  CHECK(short_classes.split("\u0663\u0664-\u00E9t\u00E9") ==
+        pieces{"\u0663\u0664", "-", "\u00E9t\u00E9"});
   // A combining mark is no letter; an emoji is neither letter, number nor space.
   CHECK(gpt2.split("e\u0301a") == pieces{"e", "\u0301", "a"});
   CHECK(llama3_pieces.split("hi \U0001F638\U0001F638!") == pieces{"hi", " \U0001F638\U0001F638!"});
