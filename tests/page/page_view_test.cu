@@ -18,6 +18,25 @@ namespace {
 
 using namespace diffkv;
 
+//! What no element of the vector maps to holds code 0.
+__device__ void write_padding(page_view const& view, page_geometry const& geometry, int token)
+{
+  code_spec const key   = geometry.format.key;
+  code_spec const value = geometry.format.value;
+  for (int e = 0; e < stored_elements(geometry.head_dim, key.groups); ++e) {
+    if (!is_padding(key, geometry.head_dim, e)) { continue; }
+    code_place place = stored_key_place(key, geometry.head_dim, token, e);
+    place.byte += geometry.key_codes;
+    view.set_code(place, key.bits, 0);
+  }
+  for (int e = 0; e < stored_elements(geometry.head_dim, value.groups); ++e) {
+    if (!is_padding(value, geometry.head_dim, e)) { continue; }
+    code_place place = stored_value_place(value, geometry.head_dim, token, e);
+    place.byte += geometry.value_codes;
+    view.set_code(place, value.bits, 0);
+  }
+}
+
 //! One thread writes all tokens of one page: neighbouring tokens share bytes.
 __global__ void write_page_kernel(std::byte* page, page_geometry geometry, float const* key,
                                   float const* value)
@@ -40,6 +59,7 @@ __global__ void write_page_kernel(std::byte* page, page_geometry geometry, float
     for (int g = 0; geometry.format.value.is_quantised() && g < geometry.format.value.groups; ++g) {
       view.set_value_affine(token, g, coded.groups[g]);
     }
+    write_padding(view, geometry, token);
     view.set_score(token, 0.25f * static_cast<float>(token));
     view.set_position(token, 1000 + token);
   }
