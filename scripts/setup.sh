@@ -92,5 +92,5 @@ configure() {
   fi
 }
 
-example_packages=(libeigen3-dev libcli11-dev nlohmann-json3-dev libfmt-dev libpcre2-dev)
+example_packages=(libeigen3-dev libcli11-dev nlohmann-json3-dev libfmt-dev libpcre2-dev libicu-dev)
 build_packages=(g++ cmake ninja-build python3 python3-venv ca-certificates)
