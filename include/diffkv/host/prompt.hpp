@@ -117,7 +117,8 @@ std::uint32_t admit(context const& ctx, admission const* batch, std::uint32_t co
 //! Plans one row of an admitted prompt, puts its pages in place (high from the left, low from the
 //! right, surplus back to the ring), and encodes and stores its tokens, oldest first.
 //! @param key, value    the row's vectors of all tokens, not yet conditioned
-//! @param importances   [num_tokens] of this head; those of the window are not read
+//! @param importances   [num_tokens] of this head; those of the window do not decide its tier, but are
+//!                      the scores with which its tokens leave it
 //! @return pages to give back (the caller releases them: rows may run on several threads)
 template <class Policy, class T>
 std::vector<page_id> store_prompt_row(context const& ctx, std::uint32_t slot, std::uint32_t layer,
@@ -194,7 +195,8 @@ std::vector<page_id> store_prompt_row(context const& ctx, std::uint32_t slot, st
 //! Stores one layer of an admitted prompt: all heads.
 //! @param key, value   [num_tokens, num_heads, head_dim] f16, bf16 or f32; any strides
 //! @param importances  [num_heads, num_tokens] f32 (host/prefill_attention.hpp makes them)
-//! @throws invalid_argument for a slot or layer out of range, before anything is changed
+//! @throws invalid_argument for a slot or layer out of range, or a layer that has no prompt waiting to
+//!         be stored (not admitted, or stored before), before anything is changed
 //! @cost   O(num_tokens * num_heads * head_dim)
 template <class Policy, class T, class Executor = sequential>
 void store_prompt(context const& ctx, std::uint32_t slot, std::uint32_t layer, Policy const& policy,
@@ -205,6 +207,13 @@ void store_prompt(context const& ctx, std::uint32_t slot, std::uint32_t layer, P
   detail::expect_slot(cache.shape, slot);
   detail::expect_layer(cache.shape, layer);
   auto const n = static_cast<std::size_t>(cache.layer(slot, layer).queries.prompt_tokens);
+  tier_counts const claimed{cache.tiers.most_pages(static_cast<std::uint32_t>(n)), 0};
+  for (std::uint32_t head = 0; head < cache.shape.num_heads; ++head) {
+    row_state const& row = cache.state.rows[cache.shape.row(slot, layer, head)];
+    DIFFKV_EXPECTS(row.tokens.sum() == 0 && row.pages == claimed,
+                   "layer: " + std::to_string(layer) + " of slot " + std::to_string(slot) +
+                     " has no prompt waiting to be stored");
+  }
   std::vector<std::vector<page_id>> surplus(cache.shape.num_heads);
   executor(cache.shape.num_heads, [&](std::size_t head) {
     surplus[head] = store_prompt_row(ctx, slot, layer, static_cast<std::uint32_t>(head), policy,

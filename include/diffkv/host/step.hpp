@@ -51,7 +51,7 @@ inline void apply_row_step(context const& ctx, row_view const& row, row_step con
 //! @param refusals  out; either member may be null
 //! @return number of sequences refused
 //! @throws invalid_argument for a slot out of range or named twice, or a sequence that is at
-//!         shape.max_tokens already, before anything is changed
+//!         shape.max_tokens already or whose prompt is not stored, before anything is changed
 template <class Policy>
 std::uint32_t step(context const& ctx, std::uint32_t const* slots, std::uint32_t count,
                    Policy const& policy, refusals_ref refusals = {})
@@ -68,6 +68,13 @@ std::uint32_t step(context const& ctx, std::uint32_t const* slots, std::uint32_t
     DIFFKV_EXPECTS(cache.layer(slots[s], 0).num_tokens < shape.max_tokens,
                    "slot: sequence " + std::to_string(slots[s]) + " is at max_tokens, " +
                      std::to_string(shape.max_tokens));
+    // A stored prompt keeps its window, so a row without tokens is one that was not stored.
+    for (std::uint32_t r = 0; r < rows; ++r) {
+      DIFFKV_EXPECTS(cache.state.rows[shape.row(slots[s], 0, 0) + r].tokens.sum() > 0 ||
+                       cache.layer(slots[s], r / shape.num_heads).num_tokens == 0,
+                     "slot: the prompt of sequence " + std::to_string(slots[s]) +
+                       " is not stored in layer " + std::to_string(r / shape.num_heads));
+    }
   }
 
   std::vector<row_step> plans(std::size_t{count} * rows);
