@@ -25,8 +25,32 @@ struct row_result {
   std::vector<float> lse;  //!< [group_size], over the conditioned logits
 };
 
-//! Attention of one row over its stored tokens first .. last - 1 (high slots, then low slots), by
-//! whole tiles: one running maximum and sum per q_head. No token gives 0 and lse = -inf.
+//! Stored tokens of a row that lie in one page, one after the other.
+struct tile {
+  tier of{};
+  page_view page{};
+  int token           = 0;  //!< the first, counted within the page
+  std::uint32_t count = 0;
+};
+
+//! The tile that begins at stored token `begin` (high slots, then low slots) and ends before `last`.
+[[nodiscard]] inline tile tile_at(row_view const& row, std::uint32_t begin, std::uint32_t last,
+                                  std::uint32_t most_tokens) noexcept
+{
+  std::uint32_t const num_high = row.state().tokens.high;
+  bool const is_high           = begin < num_high;
+  tier const t                 = is_high ? tier::high : tier::low;
+  slot_index const slot        = is_high ? begin : begin - num_high;
+  int const token              = row.token_in_page(t, slot);
+  std::uint32_t const in_page =
+    row.cache->tiers.tokens_per_page(t) - static_cast<std::uint32_t>(token);
+  std::uint32_t count = is_high && last > num_high ? num_high - begin : last - begin;
+  count               = count < in_page ? count : in_page;
+  return {t, row.page_of(t, slot), token, count < most_tokens ? count : most_tokens};
+}
+
+//! Attention of one row over its stored tokens first .. last - 1 (high slots, then low slots), tile by
+//! tile: one running maximum and sum per q_head. No token gives 0 and lse = -inf.
 [[nodiscard]] inline row_result attend_part(context const& ctx, row_view const& row,
                                             row_queries const& queries,
                                             attention_options const& options, std::uint32_t first,
@@ -35,42 +59,37 @@ struct row_result {
   constexpr std::uint32_t tile_tokens = 64;
   cache_shape const& shape            = ctx.cache.shape;
   auto const dim                      = static_cast<std::size_t>(shape.head_dim);
-  std::uint32_t const num_high        = row.state().tokens.high;
   row_result result{std::vector<float>(shape.group_size * dim), {}};
   std::vector<softmax_state> softmax(shape.group_size);
   std::vector<float> logits(std::size_t{tile_tokens} * shape.group_size);
   std::vector<float> x(dim);
 
-  for (std::uint32_t begin = first; begin < last; begin += tile_tokens) {
-    std::uint32_t const end = last - begin < tile_tokens ? last : begin + tile_tokens;
-    for (std::uint32_t i = begin; i < end; ++i) {
-      tier const t         = i < num_high ? tier::high : tier::low;
-      slot_index const s   = i < num_high ? i : i - num_high;
-      page_view const page = row.page_of(t, s);
-      int const token      = row.token_in_page(t, s);
-      bool const seen      = in_sliding_window(page.position(token), queries.position, options);
-      ctx.codec(t).read_key(page.bytes, token, x.data());
+  for (std::uint32_t begin = first; begin < last;) {
+    tile const part         = tile_at(row, begin, last, tile_tokens);
+    page_codec const& codec = ctx.codec(part.of);
+    begin += part.count;
+    for (std::uint32_t i = 0; i < part.count; ++i) {
+      int const token = part.token + static_cast<int>(i);
+      bool const seen = in_sliding_window(part.page.position(token), queries.position, options);
+      codec.read_key(part.page.bytes, token, x.data());
       for (std::uint32_t g = 0; g < shape.group_size; ++g) {
         float const product =
           options.scale * dot(queries.q.data() + g * dim, x.data(), shape.head_dim);
-        logits[g * tile_tokens + (i - begin)] =
+        logits[g * tile_tokens + i] =
           seen ? logit_of(product, queries.offset[g], options) : minus_infinity;
       }
     }
     for (std::uint32_t g = 0; g < shape.group_size; ++g) {
       float factor = 1.0f;
-      for (std::uint32_t i = 0; i < end - begin; ++i) {
+      for (std::uint32_t i = 0; i < part.count; ++i) {
         factor *= softmax[g].raise(logits[g * tile_tokens + i]);
       }
       for (std::size_t d = 0; d < dim; ++d) { result.out[g * dim + d] *= factor; }
     }
-    for (std::uint32_t i = begin; i < end; ++i) {
-      tier const t         = i < num_high ? tier::high : tier::low;
-      slot_index const s   = i < num_high ? i : i - num_high;
-      page_view const page = row.page_of(t, s);
-      ctx.codec(t).read_value(page.bytes, row.token_in_page(t, s), x.data());
+    for (std::uint32_t i = 0; i < part.count; ++i) {
+      codec.read_value(part.page.bytes, part.token + static_cast<int>(i), x.data());
       for (std::uint32_t g = 0; g < shape.group_size; ++g) {
-        float const logit = logits[g * tile_tokens + (i - begin)];
+        float const logit = logits[g * tile_tokens + i];
         if (logit == minus_infinity) { continue; }  // outside the window: its value may be anything
         add_scaled(result.out.data() + g * dim, softmax[g].add(logit), x.data(), shape.head_dim);
       }

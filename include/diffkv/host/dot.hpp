@@ -18,11 +18,13 @@ namespace diffkv::host {
   for (; d + lanes <= n; d += lanes) {
     for (int i = 0; i < lanes; ++i) { partial[i] += a[d + i] * b[d + i]; }
   }
-  for (int i = 0; d < n; ++d, ++i) { partial[i] += a[d] * b[d]; }
-  for (int width = lanes / 2; width > 0; width /= 2) {
-    for (int i = 0; i < width; ++i) { partial[i] += partial[i + width]; }
-  }
-  return partial[0];
+  for (int i = 0; i < lanes && d < n; ++d, ++i) { partial[i] += a[d] * b[d]; }
+  // Spelled out, the sum of the sums stays in registers.
+  float eight[8];
+  float four[4];
+  for (int i = 0; i < 8; ++i) { eight[i] = partial[i] + partial[i + 8]; }
+  for (int i = 0; i < 4; ++i) { four[i] = eight[i] + eight[i + 4]; }
+  return (four[0] + four[2]) + (four[1] + four[3]);
 }
 
 //! y += w * x.
