@@ -133,7 +133,7 @@ TEST_CASE("static: a prompt keeps exactly its budget and the window, the later o
     std::vector<float> importances;
     for (std::int32_t i = 0; i < tokens; ++i) {
       importances.push_back(
-        random() % 20 == 0 ? NAN : static_cast<float>(random() % (n % 4 + 1)) * 0.25f);
+        random() % 20 == 0 ? NAN : static_cast<float>(random() % unsigned(n % 4 + 1)) * 0.25f);
     }
     prompt_view const row{importances.data(), tokens, window, {1.0f, 0.0f}, true};
     static_policy const policy{budget};

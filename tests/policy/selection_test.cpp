@@ -56,10 +56,9 @@ TEST_CASE("selection: the k-th largest is that of std::nth_element, with ties an
           values.push_back(std::ldexp(static_cast<float>(random() % 100000), -24));
       }
     }
-    auto const k = static_cast<std::int32_t>(n % 5 == 0   ? 1
-                                             : n % 5 == 1 ? count
-                                                          : 1 + random() % unsigned(count));
-    auto sorted  = values;
+    auto const any       = 1 + static_cast<std::int32_t>(random() % unsigned(count));
+    std::int32_t const k = n % 5 == 0 ? 1 : n % 5 == 1 ? count : any;
+    auto sorted          = values;
     std::nth_element(sorted.begin(), sorted.begin() + (k - 1), sorted.end(), above);
     CAPTURE(n, count, k);
     CHECK(diffkv::kth_largest_key(values.data(), count, k) ==
