@@ -19,9 +19,19 @@ struct launch_shape {
   unsigned threads         = 1;
   std::size_t shared_bytes = 0;
   //! The kernel may start before the one in front of it in the stream has ended. It must call
-  //! cudaGridDependencySynchronize() before it reads what that one wrote or overwrites what it reads.
+  //! `wait_for_previous` before it reads what that one wrote or overwrites what it reads.
   bool overlaps_previous = false;
 };
+
+//! Waits until the kernel in front has ended and all it wrote can be seen; then lets the next one
+//! start. Only in this order: whoever has started may then rely on everything before the one in front.
+__device__ inline void wait_for_previous() noexcept
+{
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900  // before that, kernels do not overlap
+  cudaGridDependencySynchronize();
+  cudaTriggerProgrammaticLaunchCompletion();
+#endif
+}
 
 //! @throws cuda_error with the status of this launch; an older error of somebody else's is not looked at
 //! @stream ordered in `stream`, does not wait, may be captured in a graph
