@@ -26,10 +26,10 @@ if(NOT TARGET diffkv::cuda)
   endif()
 
   # CUDA 13 keeps libcu++, CUB and Thrust one folder deeper, where nvcc looks and a host compiler
-  # does not.
+  # does not. A consumer that has brought its own copies of them (CCCL::CCCL) keeps to those.
   set(_diffkv_cuda_found "")
   foreach(_diffkv_dir IN LISTS _diffkv_cuda_dirs)
-    if(EXISTS "${_diffkv_dir}/cccl/cuda/std/span")
+    if(EXISTS "${_diffkv_dir}/cccl/cuda/std/span" AND NOT TARGET CCCL::CCCL)
       list(PREPEND _diffkv_cuda_found "${_diffkv_dir}/cccl")
     endif()
     list(APPEND _diffkv_cuda_found "${_diffkv_dir}")
@@ -38,7 +38,7 @@ if(NOT TARGET diffkv::cuda)
   find_file(_diffkv_span cuda/std/span PATHS ${_diffkv_cuda_found} NO_DEFAULT_PATH NO_CACHE)
   find_file(_diffkv_fp16 cuda_fp16.h PATHS ${_diffkv_cuda_found} NO_DEFAULT_PATH NO_CACHE)
 
-  if(NOT _diffkv_span OR NOT _diffkv_fp16)
+  if(NOT _diffkv_fp16 OR NOT (_diffkv_span OR TARGET CCCL::CCCL))
     set(diffkv_cuda_problem
         "diffkv needs the headers of the CUDA Toolkit 13 or newer (cuda_fp16.h, cuda/std/span): \
 install the toolkit (and name it by CUDAToolkit_ROOT if it is in an unusual place), or set \
@@ -51,7 +51,7 @@ DIFFKV_CUDA_INCLUDE_DIRS to folders that hold these headers.")
     endif()
     set_target_properties(diffkv::cuda PROPERTIES
       INTERFACE_INCLUDE_DIRECTORIES "${_diffkv_cuda_found}")
-    if(TARGET CCCL::CCCL)  # the consumer's own, newer libcu++ comes first
+    if(TARGET CCCL::CCCL)
       set_property(TARGET diffkv::cuda APPEND PROPERTY INTERFACE_LINK_LIBRARIES CCCL::CCCL)
     endif()
     if(_diffkv_cuda_runtime)
