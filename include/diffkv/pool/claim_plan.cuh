@@ -19,7 +19,7 @@
 namespace diffkv {
 
 //! The counters of a ring when a launch sequence began, and the cells they name.
-struct ring_snapshot {
+struct alignas(16) ring_snapshot {
   std::uint64_t head      = 0;
   std::uint64_t tail      = 0;
   std::uint32_t head_cell = 0;  //!< head % capacity
@@ -57,11 +57,18 @@ static_assert(cell_behind(6, 1, 8) == 7 && cell_behind(6, 2, 8) == 0 && cell_beh
   return pages < 0xFFFF'FFFFu ? static_cast<std::uint32_t>(pages) : 0xFFFF'FFFFu;
 }
 
+// What lies in shared memory has no initial values; `{}` makes zeros.
+
 //! What some neighbouring sequences want: enough to grant or refuse all of them at once.
 struct alignas(16) demand_sum {
-  std::uint64_t pages   = 0;             //!< sum of their (saturated) demands
-  std::uint32_t least   = 0xFFFF'FFFFu;  //!< least demand that is not zero
-  std::uint32_t wanting = 0;             //!< how many want any page
+  std::uint64_t pages;    //!< sum of their (saturated) demands
+  std::uint32_t least;    //!< least demand that is not zero; 2^32 - 1 if there is none
+  std::uint32_t wanting;  //!< how many want any page
+
+  [[nodiscard]] DIFFKV_HOST_DEVICE static constexpr demand_sum none() noexcept
+  {
+    return {0, 0xFFFF'FFFFu, 0};
+  }
 
   //! Adds a sequence.
   DIFFKV_HOST_DEVICE constexpr void add(std::uint32_t demand) noexcept
@@ -88,8 +95,8 @@ static_assert(sizeof(demand_sum) == 16);  // one load
 
 //! What a walk has given so far.
 struct grant_sum {
-  std::uint64_t taken   = 0;  //!< pages
-  std::uint32_t refused = 0;  //!< sequences
+  std::uint64_t taken;    //!< pages
+  std::uint32_t refused;  //!< sequences
 };
 
 namespace detail {
@@ -184,11 +191,11 @@ template <class Load, class Descend>
   std::uint32_t const lane = detail::lane_index();
   std::uint32_t refused    = 0;  // by this lane
   grant_sum given{};
-  demand_sum next = lane < count ? load(lane) : demand_sum{};
+  demand_sum next = lane < count ? load(lane) : demand_sum::none();
   for (std::uint32_t first = 0; first < count; first += 32) {
     demand_sum const group = next;
-    next                   = count - first > 32 + lane ? load(first + 32 + lane) : demand_sum{};
-    bool open              = group.wanting > 0;
+    next      = count - first > 32 + lane ? load(first + 32 + lane) : demand_sum::none();
+    bool open = group.wanting > 0;
     while (__any_sync(detail::all_lanes, open) != 0) {
       std::uint64_t const left = room - given.taken;
       if (open && group.least > left) {
@@ -220,8 +227,8 @@ template <class Load, class Descend>
 
 //! Sums of demand seen from one place in the order.
 struct demand_before {
-  std::uint64_t before = 0;
-  std::uint64_t all    = 0;
+  std::uint64_t before;
+  std::uint64_t all;
 };
 
 //! Shared memory of the functions for a CTA.
