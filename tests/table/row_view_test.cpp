@@ -191,4 +191,11 @@ TEST_CASE("cache_shape: extents that cannot be are refused by name", "[table]")
   for (int const k : {-1, 3, 5, 8}) {
     CHECK_THAT(refused(&shape::score_every, k), contains("0, 1, 2 or 4"));
   }
+  diffkv::cache_shape wide = good;  // products that would wrap to small numbers
+  wide.num_layers          = 1u << 16;
+  wide.num_heads           = 1u << 16;
+  CHECK_THROWS_WITH(diffkv::validate(wide), contains("32 bits"));
+  wide.num_layers = 1;
+  wide.group_size = 1u << 16;
+  CHECK_THROWS_WITH(diffkv::validate(wide), contains("32 bits"));
 }

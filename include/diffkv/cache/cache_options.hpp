@@ -66,12 +66,6 @@ inline cache_options checked(cache_options o)
   DIFFKV_EXPECTS(o.row_limits.empty() || o.row_limits.size() == rows,
                  "row_limits: " + std::to_string(o.row_limits.size()) + " thresholds for " +
                    std::to_string(rows) + " heads of all layers");
-  bool const centred        = has(o.conditioned, conditioning::centred);
-  std::size_t const offsets = centred ? rows * static_cast<std::size_t>(o.shape.head_dim) : 0;
-  DIFFKV_EXPECTS(o.key_offsets.size() == offsets,
-                 "key_offsets: " + std::to_string(o.key_offsets.size()) + " numbers, need " +
-                   std::to_string(offsets) + " (num_layers * num_heads * head_dim if centred)");
-  for (float c : o.key_offsets) { DIFFKV_EXPECTS(is_finite(c), "key_offsets: must be finite"); }
   if (o.default_clips) {
     for (code_spec* spec : {&o.high.key, &o.high.value, &o.low.key, &o.low.value}) {
       *spec = with_default_clip(*spec, o.conditioned);
@@ -81,9 +75,18 @@ inline cache_options checked(cache_options o)
   // Before the search below, which needs legal formats.
   diffkv::validate(o.high, o.shape.head_dim);
   diffkv::validate(o.low, o.shape.head_dim);
+  bool const centred        = has(o.conditioned, conditioning::centred);
+  std::size_t const offsets = centred ? rows * static_cast<std::size_t>(o.shape.head_dim) : 0;
+  DIFFKV_EXPECTS(o.key_offsets.size() == offsets,
+                 "key_offsets: " + std::to_string(o.key_offsets.size()) + " numbers, need " +
+                   std::to_string(offsets) + " (num_layers * num_heads * head_dim if centred)");
+  for (float c : o.key_offsets) { DIFFKV_EXPECTS(is_finite(c), "key_offsets: must be finite"); }
   if (o.page_bytes == 0) {
     o.page_bytes = o.has_low ? best_page_bytes(o.shape.head_dim, o.high, o.low)
                              : best_page_bytes(o.shape.head_dim, o.high);
+  }
+  for (format_spec const& format : {o.high, o.low}) {
+    static_cast<void>(checked_page_geometry(format, o.shape.head_dim, o.page_bytes));
   }
   DIFFKV_EXPECTS(o.num_pages > 0 && o.num_pages <= max_pages,
                  "num_pages: " + std::to_string(o.num_pages) + " is not within 1 .. " +

@@ -68,6 +68,10 @@ inline void validate(cache_shape const& s)
 {
   DIFFKV_EXPECTS(s.num_slots > 0 && s.num_layers > 0 && s.num_heads > 0 && s.group_size > 0,
                  "shape: num_slots, num_layers, num_heads and group_size must be at least 1");
+  constexpr std::uint64_t most = 0xFFFF'FFFFu;
+  DIFFKV_EXPECTS(std::uint64_t{s.num_layers} * s.num_heads <= most &&
+                   std::uint64_t{s.num_heads} * s.group_size <= most,
+                 "shape: num_layers * num_heads and num_heads * group_size must fit 32 bits");
   DIFFKV_EXPECTS(s.max_tokens > 0 && s.max_tokens <= (1 << 24),
                  "max_tokens: " + std::to_string(s.max_tokens) + " is not within 1 .. 16777216");
   DIFFKV_EXPECTS(s.window >= 1, "window: " + std::to_string(s.window) + " must be at least 1");
