@@ -136,6 +136,7 @@ TEST_CASE("kv_cache: fixed and run-time configurations agree to the bit", "[cach
   dynamic.high           = diffkv::k8v4::spec;
   dynamic.low            = diffkv::k4v2::spec;
   dynamic.conditioned    = both;
+  dynamic.page_bytes     = 0;  // the best for the formats, as a fixed configuration always has
   options.high           = diffkv::k16v16::spec;  // what the configuration fixes is not read
   options.shape.head_dim = 128;
 
