@@ -4,8 +4,9 @@
 
 //! @file
 //! The cache: owns the memory and calls the operations in order.
-//! Read before this: cache/cache_options.hpp.  This is the last room.
-#include <diffkv/cache/cache_options.hpp>
+//! Read before this: cache/sequence_usage.hpp.  This is the last room.
+#include <diffkv/cache/cache_storage.hpp>
+#include <diffkv/cache/sequence_usage.hpp>
 #include <diffkv/host/decode_attention.hpp>
 #include <diffkv/host/prefill_attention.hpp>
 #include <diffkv/host/prompt.hpp>
@@ -15,18 +16,6 @@
 #include <vector>
 
 namespace diffkv {
-
-//! What one sequence holds, summed over its layers and heads.
-struct sequence_usage {
-  std::int32_t num_tokens   = 0;  //!< N: seen, pruned ones included
-  std::uint64_t high_tokens = 0;
-  std::uint64_t low_tokens  = 0;
-  std::uint64_t pruned      = 0;
-  std::uint64_t pages       = 0;
-  std::uint64_t bytes       = 0;    //!< of all pages held
-  std::uint64_t bytes_16bit = 0;    //!< what plain 16-bit keys and values of N tokens take
-  double nominal_bytes      = 0.0;  //!< code bits of the stored tokens, nothing else
-};
 
 //! A request's life: admit, then per layer prefill_attention and store_prompt; then per token step,
 //! and per layer append and decode; at the end release. Objects belong to one thread at a time.
@@ -43,31 +32,13 @@ class kv_cache {
 
   //! @throws invalid_argument naming the first illegal option; what the resource throws
   explicit kv_cache(cache_options options, policy_type policy = {}, MemoryResource resource = {})
-    : options_{resolve(std::move(options))},
+    : options_{detail::checked(options_for<Config>(std::move(options)))},
       policy_{policy},
-      pool_(options_.num_pages, options_.page_bytes, resource),
-      ring_(options_.num_pages, options_.checked_ring, resource),
-      entries_(shape().num_rows() * row_entries(), resource),
-      rows_(shape().num_rows(), resource),
-      window_(shape().num_rows() * static_cast<std::size_t>(shape().window), resource),
-      candidates_(shape().num_rows() * num_stored_tiers * shape().candidates_per_tier(), resource),
-      layers_(std::size_t{shape().num_slots} * shape().num_layers, resource),
-      queries_(ring_vectors() * static_cast<std::size_t>(shape().head_dim), resource),
-      query_lse_(ring_vectors(), resource),
-      offset_logits_(ring_vectors(), resource),
-      limits_(options_.row_limits.empty() ? 1 : options_.row_limits.size(), resource),
-      key_offsets_(options_.key_offsets.size(), resource)
-  {
-    for (std::size_t i = 0; i < entries_.size(); ++i) { entries_[i] = no_page; }
-    limits_[0] = options_.limits;
-    for (std::size_t i = 0; i < options_.row_limits.size(); ++i) {
-      limits_[i] = options_.row_limits[i];
-    }
-    for (std::size_t i = 0; i < key_offsets_.size(); ++i) {
-      key_offsets_[i] = options_.key_offsets[i];
-    }
-    context_ = std::make_unique<host::context>(ref());
-  }
+      storage_{options_,
+               free_ring<MemoryResource>{options_.num_pages, options_.checked_ring, resource},
+               resource},
+      context_{std::make_unique<host::context>(storage_.ref())}
+  {}
 
   //! Options with every default resolved (page_bytes, clips).
   [[nodiscard]] cache_options const& options() const noexcept { return options_; }
@@ -162,75 +133,13 @@ class kv_cache {
   [[nodiscard]] sequence_usage usage(std::uint32_t slot) const
   {
     host::detail::expect_slot(shape(), slot);
-    cache_ref const& cache = context_->cache;
-    sequence_usage u{};
-    u.num_tokens = cache.layer(slot, 0).num_tokens;
-    for (std::uint32_t r = 0; r < shape().rows_per_slot(); ++r) {
-      row_state const& row = cache.state.rows[shape().row(slot, 0, 0) + r];
-      u.high_tokens += row.tokens.high;
-      u.low_tokens += row.tokens.low;
-      u.pages += row.pages.sum();
-    }
-    std::uint64_t const seen = static_cast<std::uint64_t>(u.num_tokens) * shape().rows_per_slot();
-    u.pruned                 = seen - u.high_tokens - u.low_tokens;
-    u.bytes                  = u.pages * options_.page_bytes;
-    u.bytes_16bit            = seen * static_cast<std::uint64_t>(shape().head_dim) * 4;
-    u.nominal_bytes =
-      static_cast<double>(u.high_tokens) * cache.tiers.high.nominal_bytes_per_token() +
-      static_cast<double>(u.low_tokens) * cache.tiers.low.nominal_bytes_per_token();
-    return u;
+    return usage_of(context_->cache, slot);
   }
 
  private:
-  static cache_options resolve(cache_options options)
-  {
-    return detail::checked(options_for<Config>(std::move(options)));
-  }
-  [[nodiscard]] std::uint32_t row_entries() const
-  {
-    return tiers_of(options_).most_pages(static_cast<std::uint32_t>(shape().max_tokens));
-  }
-  [[nodiscard]] std::size_t ring_vectors() const noexcept
-  {
-    return std::size_t{shape().num_slots} * shape().num_layers * shape().ring_queries() *
-           shape().num_q_heads();
-  }
-  [[nodiscard]] cache_ref ref()
-  {
-    cache_ref r{};
-    r.shape       = shape();
-    r.tiers       = tiers_of(options_);
-    r.pool        = pool_.ref();
-    r.ring        = ring_.ref();
-    r.table       = {entries_.data(), row_entries()};
-    r.state       = {rows_.data(),   window_.data(), candidates_.data(),
-                     layers_.data(), shape().window, shape().candidates_per_tier()};
-    r.queries     = {queries_.data(),        query_lse_.data(),     offset_logits_.data(),
-                     shape().ring_queries(), shape().num_q_heads(), shape().head_dim};
-    r.limits.data = limits_.data();
-    if (!options_.row_limits.empty()) {
-      r.limits.layer_stride = shape().num_heads;
-      r.limits.head_stride  = 1;
-    }
-    r.conditioned = options_.conditioned;
-    r.key_offsets = key_offsets_.data();
-    return r;
-  }
-
   cache_options options_;
   policy_type policy_;
-  page_pool<MemoryResource> pool_;
-  free_ring<MemoryResource> ring_;
-  buffer<page_id, MemoryResource> entries_;
-  buffer<row_state, MemoryResource> rows_;
-  buffer<slot_index, MemoryResource> window_;
-  buffer<candidate, MemoryResource> candidates_;
-  buffer<layer_state, MemoryResource> layers_;
-  buffer<float, MemoryResource> queries_;
-  buffer<float, MemoryResource> query_lse_;
-  buffer<float, MemoryResource> offset_logits_;
-  buffer<thresholds, MemoryResource> limits_;
-  buffer<float, MemoryResource> key_offsets_;
+  cache_storage<MemoryResource> storage_;
   std::unique_ptr<host::context> context_;
 };
 

@@ -68,12 +68,12 @@ struct page_geometry {
   }
 
   //! Code bits of one token, nothing else, in bytes.
-  [[nodiscard]] constexpr double nominal_bytes_per_token() const noexcept
+  [[nodiscard]] DIFFKV_HOST_DEVICE constexpr double nominal_bytes_per_token() const noexcept
   {
     return head_dim * (format.key.bits + format.value.bits) / 8.0;
   }
   //! Everything: codes, metadata, scores, positions, padding, the unused end of the page.
-  [[nodiscard]] constexpr double real_bytes_per_token() const noexcept
+  [[nodiscard]] DIFFKV_HOST_DEVICE constexpr double real_bytes_per_token() const noexcept
   {
     return static_cast<double>(page_bytes) / tokens_per_page;
   }

@@ -1,0 +1,124 @@
+// SPDX-FileCopyrightText: 2026 The diffkv authors
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+//! @file
+//! The memory of a cache, and the handles over it.
+//! Read before this: cache/cache_options.hpp.  Read next: cache/sequence_usage.hpp.
+#include <diffkv/cache/cache_options.hpp>
+#include <diffkv/core/memory.hpp>  // buffer
+#include <diffkv/pool/free_ring.hpp>
+#include <diffkv/pool/page_pool.hpp>
+
+namespace diffkv {
+
+//! Owns every array that a cache_ref points at. Where the memory is not host accessible the arrays are
+//! not initialised: cache/device_kv_cache.cuh copies the state of a host storage over them.
+template <class MemoryResource = host_resource>
+class cache_storage {
+ public:
+  //! @param options  every default resolved (detail::checked)
+  //! @param ring     of options.num_pages pages, all free
+  //! @throws what the resource throws
+  cache_storage(cache_options const& options, free_ring<MemoryResource> ring,
+                MemoryResource resource)
+    : shape_{options.shape},
+      tiers_{tiers_of(options)},
+      conditioned_{options.conditioned},
+      row_limits_{!options.row_limits.empty()},
+      row_entries_{tiers_.most_pages(static_cast<std::uint32_t>(options.shape.max_tokens))},
+      pool_(options.num_pages, options.page_bytes, resource),
+      ring_{std::move(ring)},
+      entries_(shape_.num_rows() * row_entries_, resource),
+      rows_(shape_.num_rows(), resource),
+      window_(shape_.num_rows() * static_cast<std::size_t>(shape_.window), resource),
+      candidates_(shape_.num_rows() * num_stored_tiers * shape_.candidates_per_tier(), resource),
+      layers_(std::size_t{shape_.num_slots} * shape_.num_layers, resource),
+      queries_(ring_vectors() * static_cast<std::size_t>(shape_.head_dim), resource),
+      query_lse_(ring_vectors(), resource),
+      offset_logits_(ring_vectors(), resource),
+      limits_(options.row_limits.empty() ? 1 : options.row_limits.size(), resource),
+      key_offsets_(options.key_offsets.size(), resource)
+  {
+    if constexpr (MemoryResource::is_host_accessible) { initialise(options); }
+  }
+
+  [[nodiscard]] cache_ref ref() noexcept
+  {
+    cache_ref r{};
+    r.shape       = shape_;
+    r.tiers       = tiers_;
+    r.pool        = pool_.ref();
+    r.ring        = ring_.ref();
+    r.table       = {entries_.data(), row_entries_};
+    r.state       = {rows_.data(),   window_.data(), candidates_.data(),
+                     layers_.data(), shape_.window,  shape_.candidates_per_tier()};
+    r.queries     = {queries_.data(),       query_lse_.data(),    offset_logits_.data(),
+                     shape_.ring_queries(), shape_.num_q_heads(), shape_.head_dim};
+    r.limits.data = limits_.data();
+    if (row_limits_) {
+      r.limits.layer_stride = static_cast<std::ptrdiff_t>(shape_.num_heads);
+      r.limits.head_stride  = 1;
+    }
+    r.conditioned = conditioned_;
+    r.key_offsets = key_offsets_.data();
+    return r;
+  }
+
+  //! Calls f(array of this, array of other) for all but the pages and the ring.
+  template <class Other, class F>
+  void for_each_state_array(Other& other, F&& f)
+  {
+    f(entries_, other.entries_);
+    f(rows_, other.rows_);
+    f(window_, other.window_);
+    f(candidates_, other.candidates_);
+    f(layers_, other.layers_);
+    f(queries_, other.queries_);
+    f(query_lse_, other.query_lse_);
+    f(offset_logits_, other.offset_logits_);
+    f(limits_, other.limits_);
+    f(key_offsets_, other.key_offsets_);
+  }
+
+ private:
+  template <class>
+  friend class cache_storage;
+
+  [[nodiscard]] std::size_t ring_vectors() const noexcept
+  {
+    return std::size_t{shape_.num_slots} * shape_.num_layers * shape_.ring_queries() *
+           shape_.num_q_heads();
+  }
+  void initialise(cache_options const& options)
+  {
+    for (std::size_t i = 0; i < entries_.size(); ++i) { entries_[i] = no_page; }
+    limits_[0] = options.limits;
+    for (std::size_t i = 0; i < options.row_limits.size(); ++i) {
+      limits_[i] = options.row_limits[i];
+    }
+    for (std::size_t i = 0; i < key_offsets_.size(); ++i) {
+      key_offsets_[i] = options.key_offsets[i];
+    }
+  }
+
+  cache_shape shape_;
+  tier_pages tiers_;
+  conditioning conditioned_;
+  bool row_limits_;
+  std::uint32_t row_entries_;
+  page_pool<MemoryResource> pool_;
+  free_ring<MemoryResource> ring_;
+  buffer<page_id, MemoryResource> entries_;
+  buffer<row_state, MemoryResource> rows_;
+  buffer<slot_index, MemoryResource> window_;
+  buffer<candidate, MemoryResource> candidates_;
+  buffer<layer_state, MemoryResource> layers_;
+  buffer<float, MemoryResource> queries_;
+  buffer<float, MemoryResource> query_lse_;
+  buffer<float, MemoryResource> offset_logits_;
+  buffer<thresholds, MemoryResource> limits_;
+  buffer<float, MemoryResource> key_offsets_;
+};
+
+}  // namespace diffkv
