@@ -23,27 +23,40 @@ struct sequence_usage {
   double nominal_bytes      = 0.0;  //!< code bits of the stored tokens, nothing else
 };
 
-//! Sums the rows of a sequence.  @pre slot < shape.num_slots; handles that the caller can read
-[[nodiscard]] DIFFKV_HOST_DEVICE inline sequence_usage usage_of(cache_ref const& cache,
-                                                                std::uint32_t slot) noexcept
+//! From what the rows of a sequence hold together.
+[[nodiscard]] DIFFKV_HOST_DEVICE inline sequence_usage usage_from(cache_ref const& cache,
+                                                                  std::uint32_t slot,
+                                                                  std::uint64_t high_tokens,
+                                                                  std::uint64_t low_tokens,
+                                                                  std::uint64_t pages) noexcept
 {
-  cache_shape const& shape = cache.shape;
   sequence_usage u{};
-  u.num_tokens = cache.layer(slot, 0).num_tokens;
-  for (std::uint32_t r = 0; r < shape.rows_per_slot(); ++r) {
-    row_state const& row = cache.state.rows[shape.row(slot, 0, 0) + r];
-    u.high_tokens += row.tokens.high;
-    u.low_tokens += row.tokens.low;
-    u.pages += row.pages.sum();
-  }
-  std::uint64_t const seen = static_cast<std::uint64_t>(u.num_tokens) * shape.rows_per_slot();
-  u.pruned                 = seen - u.high_tokens - u.low_tokens;
-  u.bytes                  = u.pages * cache.pool.page_bytes;
-  u.bytes_16bit            = seen * static_cast<std::uint64_t>(shape.head_dim) * 4;
-  u.nominal_bytes =
-    static_cast<double>(u.high_tokens) * cache.tiers.high.nominal_bytes_per_token() +
-    static_cast<double>(u.low_tokens) * cache.tiers.low.nominal_bytes_per_token();
+  u.num_tokens             = cache.layer(slot, 0).num_tokens;
+  u.high_tokens            = high_tokens;
+  u.low_tokens             = low_tokens;
+  u.pages                  = pages;
+  std::uint64_t const seen = static_cast<std::uint64_t>(u.num_tokens) * cache.shape.rows_per_slot();
+  u.pruned                 = seen - high_tokens - low_tokens;
+  u.bytes                  = pages * cache.pool.page_bytes;
+  u.bytes_16bit            = seen * static_cast<std::uint64_t>(cache.shape.head_dim) * 4;
+  u.nominal_bytes = static_cast<double>(high_tokens) * cache.tiers.high.nominal_bytes_per_token() +
+                    static_cast<double>(low_tokens) * cache.tiers.low.nominal_bytes_per_token();
   return u;
+}
+
+//! Sums the rows of a sequence, on the host.  @pre slot < shape.num_slots
+[[nodiscard]] inline sequence_usage usage_of(cache_ref const& cache, std::uint32_t slot) noexcept
+{
+  std::uint64_t high  = 0;
+  std::uint64_t low   = 0;
+  std::uint64_t pages = 0;
+  for (std::uint32_t r = 0; r < cache.shape.rows_per_slot(); ++r) {
+    row_state const& row = cache.state.rows[cache.shape.row(slot, 0, 0) + r];
+    high += row.tokens.high;
+    low += row.tokens.low;
+    pages += row.pages.sum();
+  }
+  return usage_from(cache, slot, high, low, pages);
 }
 
 }  // namespace diffkv
