@@ -10,11 +10,15 @@
 
 namespace diffkv {
 
-//! Makes the device of a stream current for its own life: calls work whichever device is current.
+//! Makes the device of a stream current for its own life: calls work whichever device is current. A
+//! stream that is being captured does not say its device: who captures has made it current.
 class device_guard {
  public:
   explicit device_guard(cudaStream_t stream)
   {
+    cudaStreamCaptureStatus capture = cudaStreamCaptureStatusNone;
+    DIFFKV_CUDA_TRY(cudaStreamIsCapturing(stream, &capture));
+    if (capture != cudaStreamCaptureStatusNone) { return; }
     int wanted = 0;
     DIFFKV_CUDA_TRY(cudaGetDevice(&previous_));
     DIFFKV_CUDA_TRY(cudaStreamGetDevice(stream, &wanted));
