@@ -5,6 +5,7 @@
 
 #include <diffkv/page/page_layout.hpp>
 
+#include <cmath>
 #include <cstdint>
 
 namespace {
@@ -87,6 +88,27 @@ TEST_CASE("page_size: the search finds the optimum of its rule for every pair of
     }
   }
   SUCCEED();
+}
+
+TEST_CASE("page_size: waste is the unused share and half a page per tier of a 4096-token row",
+          "[page]")
+{
+  for (auto const& high : diffkv::test::formats(128)) {
+    for (auto const& low : {diffkv::k4v2::spec, diffkv::k8v8::spec}) {
+      for (std::uint32_t const bytes : {17408u, 20480u}) {
+        format_spec const both[] = {high, low};
+        double unused = 0.0, row = 0.0;
+        for (auto const& f : both) {
+          auto const size = static_cast<double>(block(f, 128));
+          unused += (bytes - std::floor(bytes / size) * size) / bytes / 2;
+          row += 4096.0 / 2 / 16 * size;  // half of the row's tokens in each tier
+        }
+        double const expected = unused + 2 * (bytes / 2.0) / row;
+        CAPTURE(describe(high, 128), name(low), bytes);
+        CHECK(std::fabs(diffkv::detail::page_waste(both, 2, 128, bytes) - expected) < 1e-12);
+      }
+    }
+  }
 }
 
 TEST_CASE("page_size: the sizes named in the documentation", "[page]")

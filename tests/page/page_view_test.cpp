@@ -130,13 +130,15 @@ TEST_CASE("page_view: set_code keeps a code to its own bits", "[page]")
   page_geometry const page = diffkv::make_page_geometry(diffkv::k4v2::spec, 64, 7168);
   diffkv::test::page_bytes bytes{page, std::byte{0}};
   auto const view = bytes.view();
-  view.set_code(page.key_code(8, 0), 4, 0x1F);  // one bit too many
-  CHECK(view.code(page.key_code(8, 0), 4) == 0xF);
-  CHECK(view.code(page.key_code(0, 0), 4) == 0);
-  int set = 0;
-  for (std::byte const b : bytes.bytes) { set += b == std::byte{0} ? 0 : 1; }
-  CHECK(set == 1);
-  view.set_code(page.key_code(8, 0), 4, 0);
+  for (int const token : {0, 8}) {                    // low and high bits of one byte
+    view.set_code(page.key_code(token, 0), 4, 0x1F);  // one bit too many
+    CHECK(view.code(page.key_code(token, 0), 4) == 0xF);
+    CHECK(view.code(page.key_code(8 - token, 0), 4) == 0);
+    int set = 0;
+    for (std::byte const b : bytes.bytes) { set += b == std::byte{0} ? 0 : 1; }
+    CHECK(set == 1);
+    view.set_code(page.key_code(token, 0), 4, 0);
+  }
   CHECK(bytes.bytes == std::vector<std::byte>(page.page_bytes, std::byte{0}));
 }
 

@@ -25,6 +25,12 @@ void contracted_codec(float const* x, int head_dim, int bits, int groups, float 
   diffkv_contracted::decode_vector(coded, head_dim, spec, out.values);
 }
 
+std::uint32_t contracted_fit(float min, float max, int bits, float clip)
+{
+  auto const a = diffkv_contracted::fit_affine(min, max, {bits, 1, clip});
+  return static_cast<std::uint32_t>(a.scale) << 16 | static_cast<std::uint32_t>(a.zero);
+}
+
 void contracted_rotate(float* x, int head_dim) { diffkv_contracted::rotate(x, head_dim); }
 
 float contracted_expression(float a, float b, float c) { return a * b + c; }

@@ -18,6 +18,8 @@ struct contracted_result {
 
 void contracted_codec(float const* x, int head_dim, int bits, int groups, float clip,
                       contracted_result& out);
+//! Scale and zero of a range, as f16 bits: scale in the upper half.
+std::uint32_t contracted_fit(float min, float max, int bits, float clip);
 void contracted_rotate(float* x, int head_dim);
 
 //! a * b + c as those flags compile it, and whether the machine has the fused instruction.

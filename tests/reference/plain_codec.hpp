@@ -26,6 +26,20 @@ struct plain_codes {
 
 [[nodiscard]] inline double as_f32(double x) { return static_cast<double>(static_cast<float>(x)); }
 
+//! Scale and zero of a range within +-65504.
+[[nodiscard]] inline plain_codes::group plain_fit(double min, double max, int bits, float clip)
+{
+  if (clip != 1.0f) {
+    double const mid  = as_f32(0.5 * as_f32(min + max));
+    double const half = as_f32(as_f32(0.5 * double{clip}) * as_f32(max - min));
+    min               = as_f32(mid - half);
+    max               = as_f32(mid + half);
+  }
+  std::uint16_t const zero = f16_nearest(min);
+  double const step        = as_f32(as_f32(max - f16_value(zero)) / (std::ldexp(1.0, bits) - 1.0));
+  return {step > 0.0 ? f16_nearest(std::fmin(step, 65504.0)) : std::uint16_t{0}, zero};
+}
+
 //! @pre bits of 1, 2, 4, 8
 [[nodiscard]] inline plain_codes plain_encode(std::vector<float> const& vector, int bits,
                                               int groups, float clip)
@@ -45,20 +59,11 @@ struct plain_codes {
     for (std::size_t i = first; i < first + elements; ++i) {
       x.push_back(std::fmin(std::fmax(vector[i], -65504.0), 65504.0));
     }
-    double min = *std::min_element(x.begin(), x.end());
-    double max = *std::max_element(x.begin(), x.end());
-    if (clip != 1.0f) {
-      double const mid  = as_f32(0.5 * as_f32(min + max));
-      double const half = as_f32(as_f32(0.5 * double{clip}) * as_f32(max - min));
-      min               = as_f32(mid - half);
-      max               = as_f32(mid + half);
-    }
-    std::uint16_t const zero  = f16_nearest(min);
-    double const z            = f16_value(zero);
-    double const step         = as_f32(as_f32(max - z) / top);
-    std::uint16_t const scale = step > 0.0 ? f16_nearest(std::fmin(step, 65504.0)) : 0;
-    double const s            = f16_value(scale);
-    out.groups.push_back({scale, zero});
+    auto const group = plain_fit(*std::min_element(x.begin(), x.end()),
+                                 *std::max_element(x.begin(), x.end()), bits, clip);
+    double const z   = f16_value(group.zero);
+    double const s   = f16_value(group.scale);
+    out.groups.push_back(group);
     for (double const element : x) {
       double code = 0.0;
       if (s > 0.0) {
