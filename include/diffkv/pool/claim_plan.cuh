@@ -6,7 +6,7 @@
 //! Who gets pages: the parts of a claim that kernels share. One launch stores how much each sequence
 //! wants and a snapshot of the counters; in the next, every CTA sums what is wanted before its own
 //! sequences by itself. There is no scan kernel, no atomic and no waiting for other CTAs.
-//! Read before this: pool/claim_request.hpp.  Read next: pool/claim.cuh.
+//! Read before this: pool/claim_request.hpp.  Read next: pool/claim_tile.cuh.
 //!
 //! Exact first fit: a sequence is served if and only if it fits into what those before it left. If
 //! everything fits (one comparison) a sum is all it takes. Else a warp walks over sequences or whole

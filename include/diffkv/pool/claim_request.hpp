@@ -5,7 +5,7 @@
 //! @file
 //! What a claim is asked and what it answers: demand of rows in, intervals of the ring and page ids
 //! out, refusals as data.
-//! Read before this: pool/free_ring.hpp.  Read next: table/cache_shape.hpp.
+//! Read before this: pool/free_ring.hpp.  Read next: pool/claim_tiles.hpp.
 #include <diffkv/core/types.hpp>  // page_id
 
 #include <cstdint>

@@ -40,28 +40,37 @@ struct release_report {
   std::uint64_t repeated = 0;  //!< pages that were free already: skipped
 };
 
-//! Owns a ring in host-accessible memory, all pages free at first.
+//! Says that an owner's memory is filled later.
+struct unfilled_tag {};
+inline constexpr unfilled_tag unfilled{};
+
+//! Owns a ring, all pages free at first. In memory that the host cannot reach, `make_free_ring`
+//! (pool/init_ring.cuh) makes one.
 template <class MemoryResource = host_resource>
 class free_ring {
-  static_assert(MemoryResource::is_host_accessible,
-                "free_ring fills its cells on the host: MemoryResource must be host accessible");
-
  public:
   //! @param checked  keep a record of held pages: double releases and foreign ids are reported
   //! @throws invalid_argument if capacity is 0 or above max_pages
   explicit free_ring(std::uint32_t capacity, bool checked = DIFFKV_CHECKED != 0,
                      MemoryResource resource = {})
-    : ids_(checked_capacity(capacity), resource),
-      counters_(2, resource),
-      held_(checked ? (std::size_t{capacity} + 31) / 32 : 0, resource)
+    : free_ring(unfilled, capacity, checked, resource)
   {
+    static_assert(MemoryResource::is_host_accessible,
+                  "free_ring fills its cells on the host: MemoryResource must be host accessible, "
+                  "or the ring made by make_free_ring (pool/init_ring.cuh)");
     for (std::uint32_t i = 0; i < capacity; ++i) { ids_[i] = page_id{i}; }
     counters_[1] = capacity;
   }
+  //! Takes the memory and leaves cells, counters and record to be filled before first use.
+  free_ring(unfilled_tag, std::uint32_t capacity, bool checked, MemoryResource resource)
+    : ids_(checked_capacity(capacity), resource),
+      counters_(2, resource),
+      held_(checked ? (std::size_t{capacity} + 31) / 32 : 0, resource)
+  {}
   [[nodiscard]] free_ring_ref ref() noexcept
   {
-    return {ids_.data(), &counters_[0], &counters_[1], static_cast<std::uint32_t>(ids_.size()),
-            held_.data()};
+    return {ids_.data(), counters_.data(), counters_.data() + 1,
+            static_cast<std::uint32_t>(ids_.size()), held_.data()};
   }
 
  private:
