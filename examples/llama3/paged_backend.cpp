@@ -76,6 +76,9 @@ paged_backend::paged_backend(model_config const& config, cache_settings const& s
     threads_{&threads}
 {
   attention_.scale = static_cast<float>(1.0 / std::sqrt(static_cast<double>(config.head_dim)));
+  // More parts than heads, so that two threads share three heads evenly; not the number of threads,
+  // which would then change the last bits of the answer.
+  attention_.splits = 4;
 }
 
 void paged_backend::prompt(int layer, int num_tokens, float const* q, float const* k,

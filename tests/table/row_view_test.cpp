@@ -2,7 +2,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <diffkv/table/row_view.hpp>
 
-#include <cmath>  // nextafter
+#include <algorithm>  // min
+#include <cmath>      // nextafter
 #include <set>
 #include <vector>
 
@@ -43,6 +44,30 @@ void fill(host_cache& cache, std::size_t row, diffkv::tier_counts tokens)
   }
 }
 }  // namespace
+
+TEST_CASE("row_view: runs visit every slot once and end where a page does", "[table]")
+{
+  host_cache cache{small_parts()};
+  fill(cache, 3, {7, 8});
+  diffkv::row_view const row = cache.context().row(3);
+  for (tier t : {tier::high, tier::low}) {
+    for (std::uint32_t most : {1u, 2u, 64u}) {
+      std::uint32_t slot = 0;
+      while (slot < row.state().tokens.of(t)) {
+        std::uint32_t const left   = row.state().tokens.of(t) - slot;
+        diffkv::page_run const run = row.run(t, slot, std::min(most, left));
+        REQUIRE(run.count >= 1);
+        CHECK(run.count <= std::min(most, left));
+        for (std::uint32_t i = 0; i < run.count; ++i, ++slot) {
+          CAPTURE(slot, most);
+          CHECK(run.page.bytes == row.page_of(t, slot).bytes);
+          CHECK(run.token + static_cast<int>(i) == row.token_in_page(t, slot));
+        }
+      }
+      CHECK(slot == row.state().tokens.of(t));
+    }
+  }
+}
 
 TEST_CASE("row_view: a slot names one token of one page, across page boundaries", "[table]")
 {

@@ -25,28 +25,20 @@ struct row_result {
   std::vector<float> lse;  //!< [group_size], over the conditioned logits
 };
 
-//! Stored tokens of a row that lie in one page, one after the other.
+//! The run of tokens that begins at stored token `begin` (high slots, then low slots).
 struct tile {
   tier of{};
-  page_view page{};
-  int token           = 0;  //!< the first, counted within the page
-  std::uint32_t count = 0;
+  page_run run{};
 };
 
-//! The tile that begins at stored token `begin` (high slots, then low slots) and ends before `last`.
 [[nodiscard]] inline tile tile_at(row_view const& row, std::uint32_t begin, std::uint32_t last,
-                                  std::uint32_t most_tokens) noexcept
+                                  std::uint32_t most) noexcept
 {
   std::uint32_t const num_high = row.state().tokens.high;
-  bool const is_high           = begin < num_high;
-  tier const t                 = is_high ? tier::high : tier::low;
-  slot_index const slot        = is_high ? begin : begin - num_high;
-  int const token              = row.token_in_page(t, slot);
-  std::uint32_t const in_page =
-    row.cache->tiers.tokens_per_page(t) - static_cast<std::uint32_t>(token);
-  std::uint32_t count = is_high && last > num_high ? num_high - begin : last - begin;
-  count               = count < in_page ? count : in_page;
-  return {t, row.page_of(t, slot), token, count < most_tokens ? count : most_tokens};
+  tier const t                 = begin < num_high ? tier::high : tier::low;
+  std::uint32_t const end      = t == tier::high && num_high < last ? num_high : last;
+  most                         = most < end - begin ? most : end - begin;
+  return {t, row.run(t, t == tier::high ? begin : begin - num_high, most)};
 }
 
 //! Attention of one row over its stored tokens first .. last - 1 (high slots, then low slots), tile by
@@ -56,25 +48,26 @@ struct tile {
                                             attention_options const& options, std::uint32_t first,
                                             std::uint32_t last)
 {
-  constexpr std::uint32_t tile_tokens = 64;
+  constexpr std::uint32_t tile_tokens = 32;
   cache_shape const& shape            = ctx.cache.shape;
   auto const dim                      = static_cast<std::size_t>(shape.head_dim);
   row_result result{std::vector<float>(shape.group_size * dim), {}};
   std::vector<softmax_state> softmax(shape.group_size);
   std::vector<float> logits(std::size_t{tile_tokens} * shape.group_size);
-  std::vector<float> x(dim);
+  std::vector<float> x(tile_tokens * dim);  // keys, then values
 
   for (std::uint32_t begin = first; begin < last;) {
-    tile const part         = tile_at(row, begin, last, tile_tokens);
-    page_codec const& codec = ctx.codec(part.of);
+    auto const [t, part]    = tile_at(row, begin, last, tile_tokens);
+    page_codec const& codec = ctx.codec(t);
+    auto const count        = static_cast<int>(part.count);
     begin += part.count;
+    codec.read_keys(part.page.bytes, part.token, count, x.data());
     for (std::uint32_t i = 0; i < part.count; ++i) {
-      int const token = part.token + static_cast<int>(i);
-      bool const seen = in_sliding_window(part.page.position(token), queries.position, options);
-      codec.read_key(part.page.bytes, token, x.data());
+      bool const seen = in_sliding_window(part.page.position(part.token + static_cast<int>(i)),
+                                          queries.position, options);
       for (std::uint32_t g = 0; g < shape.group_size; ++g) {
         float const product =
-          options.scale * dot(queries.q.data() + g * dim, x.data(), shape.head_dim);
+          options.scale * dot(queries.q.data() + g * dim, x.data() + i * dim, shape.head_dim);
         logits[g * tile_tokens + i] =
           seen ? logit_of(product, queries.offset[g], options) : minus_infinity;
       }
@@ -86,12 +79,13 @@ struct tile {
       }
       for (std::size_t d = 0; d < dim; ++d) { result.out[g * dim + d] *= factor; }
     }
+    codec.read_values(part.page.bytes, part.token, count, x.data());
     for (std::uint32_t i = 0; i < part.count; ++i) {
-      codec.read_value(part.page.bytes, part.token + static_cast<int>(i), x.data());
       for (std::uint32_t g = 0; g < shape.group_size; ++g) {
         float const logit = logits[g * tile_tokens + i];
         if (logit == minus_infinity) { continue; }  // outside the window: its value may be anything
-        add_scaled(result.out.data() + g * dim, softmax[g].add(logit), x.data(), shape.head_dim);
+        add_scaled(result.out.data() + g * dim, softmax[g].add(logit), x.data() + i * dim,
+                   shape.head_dim);
       }
     }
   }
@@ -104,26 +98,52 @@ struct tile {
   return result;
 }
 
-//! The whole row in `options.splits` parts, merged.
-[[nodiscard]] inline row_result attend_row(context const& ctx, row_view const& row,
-                                           row_queries const& queries,
-                                           attention_options const& options)
+//! Conditions the queries of one row.
+//! @param query  [count, num_q_heads, head_dim]; `index` is the sequence's place in the batch
+template <class T>
+[[nodiscard]] row_queries condition_queries(context const& ctx, std::size_t index,
+                                            std::uint32_t slot, std::uint32_t layer,
+                                            std::uint32_t head, attention_options const& options,
+                                            vectors<T> query)
 {
-  auto const dim             = static_cast<std::size_t>(ctx.cache.shape.head_dim);
+  cache_ref const& cache    = ctx.cache;
+  cache_shape const& shape  = cache.shape;
+  auto const dim            = static_cast<std::size_t>(shape.head_dim);
+  float const* const centre = cache.key_offset(layer, head);
+  bool const centred        = has(cache.conditioned, conditioning::centred);
+  row_queries queries{
+    std::vector<float>(shape.group_size * dim), {}, cache.layer(slot, layer).num_tokens - 1};
+  for (std::uint32_t g = 0; g < shape.group_size; ++g) {
+    T* const from = query.at(static_cast<std::ptrdiff_t>(index), head * shape.group_size + g);
+    float* q      = queries.q.data() + g * dim;
+    for (std::size_t d = 0; d < dim; ++d) { q[d] = to_f32(from[d]); }
+    queries.offset.push_back(centred ? options.scale * dot(q, centre, shape.head_dim) : 0.0f);
+    condition_rotation(q, shape.head_dim, cache.conditioned);
+  }
+  return queries;
+}
+
+//! Part `part` of `splits` of a row; the parts together are its stored tokens.
+[[nodiscard]] inline row_result attend_split(context const& ctx, row_view const& row,
+                                             row_queries const& queries,
+                                             attention_options const& options, std::uint64_t part)
+{
   std::uint64_t const tokens = row.state().tokens.sum();
   auto const splits          = static_cast<std::uint64_t>(options.splits);
-  row_result result{};
-  for (std::uint64_t part = 0; part < splits; ++part) {
-    row_result one =
-      attend_part(ctx, row, queries, options, static_cast<std::uint32_t>(tokens * part / splits),
-                  static_cast<std::uint32_t>(tokens * (part + 1) / splits));
-    if (part == 0) {
-      result = std::move(one);
-      continue;
-    }
+  return attend_part(ctx, row, queries, options, static_cast<std::uint32_t>(tokens * part / splits),
+                     static_cast<std::uint32_t>(tokens * (part + 1) / splits));
+}
+
+//! The whole row from its parts.
+[[nodiscard]] inline row_result merge_parts(row_result* parts, std::size_t num_parts,
+                                            std::int32_t head_dim)
+{
+  row_result result = std::move(parts[0]);
+  auto const dim    = static_cast<std::size_t>(head_dim);
+  for (std::size_t part = 1; part < num_parts; ++part) {
     for (std::size_t g = 0; g < result.lse.size(); ++g) {
-      merge(result.out.data() + g * dim, result.lse[g], one.out.data() + g * dim, one.lse[g],
-            ctx.cache.shape.head_dim);
+      merge(result.out.data() + g * dim, result.lse[g], parts[part].out.data() + g * dim,
+            parts[part].lse[g], head_dim);
     }
   }
   return result;
@@ -154,24 +174,29 @@ void decode_attention(context const& ctx, std::uint32_t const* slots, std::uint3
   auto const dim         = static_cast<std::size_t>(shape.head_dim);
   bool const keep_scores = record && shape.score_every > 0;
 
-  executor(std::size_t{count} * shape.num_heads, [&](std::size_t index) {
-    auto const s              = static_cast<std::uint32_t>(index / shape.num_heads);
-    auto const head           = static_cast<std::uint32_t>(index % shape.num_heads);
-    row_view const row        = ctx.row(shape.row(slots[s], layer, head));
-    layer_state const state   = cache.layer(slots[s], layer);
-    float const* const centre = cache.key_offset(layer, head);
-
-    row_queries queries{std::vector<float>(shape.group_size * dim), {}, state.num_tokens - 1};
-    for (std::uint32_t g = 0; g < shape.group_size; ++g) {
-      T* const from = query.at(s, head * shape.group_size + g);
-      float* q      = queries.q.data() + g * dim;
-      for (std::size_t d = 0; d < dim; ++d) { q[d] = to_f32(from[d]); }
-      bool const centred = has(cache.conditioned, conditioning::centred);
-      queries.offset.push_back(centred ? options.scale * dot(q, centre, shape.head_dim) : 0.0f);
-      condition_rotation(q, shape.head_dim, cache.conditioned);
-    }
-
-    row_result result = attend_row(ctx, row, queries, options);
+  std::size_t const num_rows = std::size_t{count} * shape.num_heads;
+  auto const splits          = static_cast<std::size_t>(options.splits);
+  auto const row_at          = [&](std::size_t index) {
+    return ctx.row(shape.row(slots[index / shape.num_heads], layer,
+                                      static_cast<std::uint32_t>(index % shape.num_heads)));
+  };
+  std::vector<row_queries> queries_of(num_rows);
+  std::vector<row_result> parts(num_rows * splits);
+  executor(num_rows, [&](std::size_t index) {
+    std::size_t const s = index / shape.num_heads;
+    queries_of[index]   = condition_queries(
+        ctx, s, slots[s], layer, static_cast<std::uint32_t>(index % shape.num_heads), options, query);
+  });
+  executor(num_rows * splits, [&](std::size_t i) {
+    parts[i] = attend_split(ctx, row_at(i / splits), queries_of[i / splits], options, i % splits);
+  });
+  executor(num_rows, [&](std::size_t index) {
+    auto const s               = static_cast<std::uint32_t>(index / shape.num_heads);
+    auto const head            = static_cast<std::uint32_t>(index % shape.num_heads);
+    row_view const row         = row_at(index);
+    layer_state const state    = cache.layer(slots[s], layer);
+    row_queries const& queries = queries_of[index];
+    row_result result          = merge_parts(parts.data() + index * splits, splits, shape.head_dim);
 
     for (std::uint32_t g = 0; g < shape.group_size; ++g) {
       std::uint32_t const q_head = head * shape.group_size + g;

@@ -8,7 +8,6 @@
 #include <diffkv/page/page_view.hpp>
 #include <diffkv/quant/vector_codec.hpp>
 
-#include <array>
 #include <cstring>  // memcpy
 #include <vector>
 
@@ -48,26 +47,23 @@ class page_codec {
     }
   }
 
+  //! Decodes the keys of `count` tokens from `token` on into `keys`, [count, head_dim] f32.
+  void read_keys(std::byte const* page, int token, int count, float* keys) const noexcept
+  {
+    read<true>(page, token, count, keys);
+  }
+  void read_values(std::byte const* page, int token, int count, float* values) const noexcept
+  {
+    read<false>(page, token, count, values);
+  }
   //! Decodes the key of `token` into `key[0 .. head_dim)`, f32.
   void read_key(std::byte const* page, int token, float* key) const noexcept
   {
-    std::array<affine, max_code_groups> groups{};
-    if (geometry_.format.key.is_quantised()) {
-      for (int g = 0; g < geometry_.format.key.groups; ++g) {
-        groups[static_cast<std::size_t>(g)] = view_of(page).key_affine(token, g);
-      }
-    }
-    read(page, key_, geometry_.format.key, token, groups, key);
+    read<true>(page, token, 1, key);
   }
   void read_value(std::byte const* page, int token, float* value) const noexcept
   {
-    std::array<affine, max_code_groups> groups{};
-    if (geometry_.format.value.is_quantised()) {
-      for (int g = 0; g < geometry_.format.value.groups; ++g) {
-        groups[static_cast<std::size_t>(g)] = view_of(page).value_affine(token, g);
-      }
-    }
-    read(page, value_, geometry_.format.value, token, groups, value);
+    read<false>(page, token, 1, value);
   }
 
   //! The code (or f16 bits) of one element, for tests and for looking inside a page.
@@ -146,36 +142,74 @@ class page_codec {
       view.set_code({block + padding[i].byte, padding[i].shift}, bits, 0);
     }
   }
-  void read(std::byte const* page, side const& s, code_spec spec, int token,
-            std::array<affine, max_code_groups> const& groups, float* x) const noexcept
+  template <bool Key>
+  void read(std::byte const* page, int token, int count, float* x) const noexcept
   {
-    int const head_dim         = geometry_.head_dim;
-    std::uint16_t const* bytes = s.bytes.data() + row_of(token);
-    std::uint8_t const* shifts = s.shifts.data() + row_of(token);
-    std::byte const* block     = page + block_of(s, token);
-    // The bytes are collected first, so that the arithmetic over them becomes vector code.
-    if (!spec.is_quantised()) {
-      std::uint16_t elements[max_head_dim];
-      for (int d = 0; d < head_dim; ++d) { std::memcpy(elements + d, block + bytes[d], 2); }
-      for (int d = 0; d < head_dim; ++d) { x[d] = to_f32(static_cast<f16_bits>(elements[d])); }
-      return;
-    }
-    std::uint8_t codes[max_head_dim];
-    for (int d = 0; d < head_dim; d += 4) {
-      if (s.runs_of_four) {
-        std::memcpy(codes + d, block + bytes[d], 4);
+    bool const is_quantised =
+      Key ? geometry_.format.key.is_quantised() : geometry_.format.value.is_quantised();
+    for (int n = 0; count > 0; token += n, count -= n, x += n * geometry_.head_dim) {
+      n = count < block_tokens ? count : block_tokens;
+      if (is_quantised) {
+        read_codes<Key>(page, token, n, x);
       } else {
-        for (int i = d; i < d + 4; ++i) { codes[i] = static_cast<std::uint8_t>(block[bytes[i]]); }
+        read_elements(page, Key ? key_ : value_, token, n, x);
+      }
+    }
+  }
+  // Both collect what lies scattered before any arithmetic over it: that is then vector code, and
+  // does not wait for bytes that were just written.
+  template <bool Key>
+  void read_codes(std::byte const* page, int token, int count, float* x) const noexcept
+  {
+    int const head_dim   = geometry_.head_dim;
+    side const& s        = Key ? key_ : value_;
+    code_spec const spec = Key ? geometry_.format.key : geometry_.format.value;
+    std::uint8_t codes[block_tokens * max_head_dim];
+    std::uint8_t* to = codes;
+    for (int t = token; t < token + count; ++t, to += head_dim) {
+      std::uint16_t const* bytes = s.bytes.data() + row_of(t);
+      std::byte const* block     = page + block_of(s, t);
+      for (int d = 0; d < head_dim; d += 4) {
+        if (s.runs_of_four) {
+          std::memcpy(to + d, block + bytes[d], 4);
+        } else {
+          for (int i = d; i < d + 4; ++i) { to[i] = static_cast<std::uint8_t>(block[bytes[i]]); }
+        }
       }
     }
     int const group_elements = head_dim / spec.groups;
     std::uint32_t const mask = spec.max_code();
-    for (int g = 0, d = 0; g < spec.groups; ++g) {
-      float const scale = to_f32(groups[static_cast<std::size_t>(g)].scale);
-      float const zero  = to_f32(groups[static_cast<std::size_t>(g)].zero);
-      for (int const end = d + group_elements; d < end; ++d) {
-        x[d] = affine_value((std::uint32_t{codes[d]} >> shifts[d]) & mask, scale, zero);
+    page_view const view     = view_of(page);
+    std::uint8_t const* from = codes;
+    for (int t = token; t < token + count; ++t, from += head_dim, x += head_dim) {
+      std::uint8_t const* shifts = s.shifts.data() + row_of(t);
+      for (int g = 0, d = 0; g < spec.groups; ++g) {
+        affine const group = Key ? view.key_affine(t, g) : view.value_affine(t, g);
+        float const scale  = to_f32(group.scale);
+        float const zero   = to_f32(group.zero);
+        int const end      = d + group_elements;
+        if (spec.bits == 8) {  // nothing to shift
+          for (; d < end; ++d) { x[d] = affine_value(from[d], scale, zero); }
+        }
+        for (; d < end; ++d) {
+          x[d] = affine_value((std::uint32_t{from[d]} >> shifts[d]) & mask, scale, zero);
+        }
       }
+    }
+  }
+  void read_elements(std::byte const* page, side const& s, int token, int count,
+                     float* x) const noexcept
+  {
+    int const head_dim = geometry_.head_dim;
+    std::uint16_t elements[block_tokens * max_head_dim];
+    std::uint16_t* to = elements;
+    for (int t = token; t < token + count; ++t, to += head_dim) {
+      std::uint16_t const* bytes = s.bytes.data() + row_of(t);
+      std::byte const* block     = page + block_of(s, t);
+      for (int d = 0; d < head_dim; ++d) { std::memcpy(to + d, block + bytes[d], 2); }
+    }
+    for (int i = 0; i < count * head_dim; ++i) {
+      x[i] = to_f32(static_cast<f16_bits>(elements[i]));
     }
   }
 

@@ -90,9 +90,11 @@ inline void add_scores(context const& ctx, row_view const& row, std::uint32_t sl
                        std::uint32_t layer, std::uint32_t head, due_queries const& due,
                        attention_options const& options)
 {
-  cache_ref const& cache   = ctx.cache;
-  cache_shape const& shape = cache.shape;
-  std::vector<float> key(static_cast<std::size_t>(shape.head_dim));
+  cache_ref const& cache              = ctx.cache;
+  cache_shape const& shape            = cache.shape;
+  constexpr std::uint32_t tile_tokens = 32;
+  auto const dim                      = static_cast<std::size_t>(shape.head_dim);
+  std::vector<float> keys(tile_tokens * dim);
   for (tier t : {tier::high, tier::low}) {
     if (row.state().tokens.of(t) == 0) { continue; }
     lag_rounding const rounding = options.exact_lagged_queries
@@ -105,24 +107,30 @@ inline void add_scores(context const& ctx, row_view const& row, std::uint32_t sl
                                            head * shape.group_size + g, rounding, options));
       }
     }
-    for (slot_index s = 0; s < row.state().tokens.of(t); ++s) {
-      page_view const page        = row.page_of(t, s);
-      int const token             = row.token_in_page(t, s);
-      std::int32_t const position = page.position(token);
-      float score                 = page.score(token);
-      ctx.codec(t).read_key(page.bytes, token, key.data());
-      lagged_query const* q = lagged.data();
-      for (std::int32_t j = due.first; j < due.last; ++j, q += shape.group_size) {
-        if (position >= j || !in_sliding_window(position, j, options)) { continue; }
-        float largest = 0.0f;
-        for (std::uint32_t g = 0; g < shape.group_size; ++g) {
-          float const product = q[g].factor * dot(q[g].codes.data(), key.data(), shape.head_dim);
-          float const p       = std::exp(logit_of(product, q[g].offset, options) - q[g].lse);
-          largest             = diffkv::detail::is_finite(p) && p > largest ? p : largest;
+    std::uint32_t const num_tokens = row.state().tokens.of(t);
+    for (slot_index begin = 0; begin < num_tokens;) {
+      std::uint32_t const left = num_tokens - begin;
+      page_run const run       = row.run(t, begin, left < tile_tokens ? left : tile_tokens);
+      begin += run.count;
+      ctx.codec(t).read_keys(run.page.bytes, run.token, static_cast<int>(run.count), keys.data());
+      for (std::uint32_t i = 0; i < run.count; ++i) {
+        int const token             = run.token + static_cast<int>(i);
+        float const* const key      = keys.data() + i * dim;
+        std::int32_t const position = run.page.position(token);
+        float score                 = run.page.score(token);
+        lagged_query const* q       = lagged.data();
+        for (std::int32_t j = due.first; j < due.last; ++j, q += shape.group_size) {
+          if (position >= j || !in_sliding_window(position, j, options)) { continue; }
+          float largest = 0.0f;
+          for (std::uint32_t g = 0; g < shape.group_size; ++g) {
+            float const product = q[g].factor * dot(q[g].codes.data(), key, shape.head_dim);
+            float const p       = std::exp(logit_of(product, q[g].offset, options) - q[g].lse);
+            largest             = diffkv::detail::is_finite(p) && p > largest ? p : largest;
+          }
+          score += largest;
         }
-        score += largest;
+        run.page.set_score(token, score);
       }
-      page.set_score(token, score);
     }
   }
 }

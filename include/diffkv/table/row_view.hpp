@@ -10,6 +10,13 @@
 
 namespace diffkv {
 
+//! Tokens of one tier that lie in one page, one after the other.
+struct page_run {
+  page_view page{};
+  int token           = 0;  //!< the first, counted within the page
+  std::uint32_t count = 0;
+};
+
 //! Does not own; `cache` must outlive it.
 struct row_view {
   cache_ref const* cache = nullptr;
@@ -32,6 +39,14 @@ struct row_view {
   [[nodiscard]] DIFFKV_HOST_DEVICE int token_in_page(tier t, slot_index slot) const noexcept
   {
     return static_cast<int>(slot % cache->tiers.tokens_per_page(t));
+  }
+  //! At most `most` tokens from `slot` on, as far as its page goes.
+  [[nodiscard]] DIFFKV_HOST_DEVICE page_run run(tier t, slot_index slot,
+                                                std::uint32_t most) const noexcept
+  {
+    std::uint32_t const first   = slot % cache->tiers.tokens_per_page(t);
+    std::uint32_t const in_page = cache->tiers.tokens_per_page(t) - first;
+    return {page_of(t, slot), static_cast<int>(first), most < in_page ? most : in_page};
   }
   [[nodiscard]] DIFFKV_HOST_DEVICE float score(tier t, slot_index slot) const noexcept
   {
