@@ -11,7 +11,7 @@
 namespace {
 using namespace diffkv;
 
-format_spec format(int key_bits, int value_bits, int groups)
+format_spec spec_of(int key_bits, int value_bits, int groups)
 {
   format_spec f = k8v4::spec;
   f.key.bits    = key_bits;
@@ -26,9 +26,9 @@ TEST_CASE("page_codec: tokens read together are the tokens read one by one", "[h
   struct {
     format_spec spec;
     int head_dim;
-  } const cases[] = {{format(8, 4, 1), 64},   {format(4, 2, 1), 64},  {format(2, 1, 1), 128},
-                     {format(4, 8, 2), 112},  {format(8, 2, 4), 256}, {format(2, 8, 2), 80},
-                     {format(16, 16, 1), 96}, {format(8, 1, 2), 96}};
+  } const cases[] = {{spec_of(8, 4, 1), 64},   {spec_of(4, 2, 1), 64},  {spec_of(2, 1, 1), 128},
+                     {spec_of(4, 8, 2), 112},  {spec_of(8, 2, 4), 256}, {spec_of(2, 8, 2), 80},
+                     {spec_of(16, 16, 1), 96}, {spec_of(8, 1, 2), 96}};
   std::mt19937 random{11};
   std::normal_distribution<float> normal;
   for (auto const& c : cases) {
