@@ -27,56 +27,98 @@ struct life {
   std::vector<float> outputs;  //!< prompt attention, importances, outputs and lse of every step
 };
 
+//! A request that is moved on call by call, so that several can take turns.
+template <class Cache, class Executor = host::sequential>
+class turns {
+ public:
+  turns(Cache& cache, request const& r, Executor const& executor = {})
+    : cache_{&cache}, request_{r}, executor_{executor}, numbers_{r.seed}
+  {}
+
+  [[nodiscard]] life const& so_far() const { return life_; }
+
+  //! @return false if the prompt was refused
+  bool start()
+  {
+    life_.admitted = cache_->admit(request_.slot, request_.prompt_tokens);
+    if (!life_.admitted) { return false; }
+    auto const n = static_cast<std::size_t>(request_.prompt_tokens);
+    for (std::uint32_t l = 0; l < shape().num_layers; ++l) {
+      auto const q = vectors_of(n * shape().num_q_heads(), 2.0f);
+      auto const k = vectors_of(n * shape().num_heads, 1.0f);
+      auto const v = vectors_of(n * shape().num_heads, 1.0f);
+      std::vector<float> out(q.size());
+      std::vector<float> lse(n * shape().num_q_heads());
+      std::vector<float> importances(n * shape().num_heads);
+      cache_->prefill_attention(request_.slot, request_.options, of_q_heads(q.data()), of_heads(k),
+                                of_heads(v), of_q_heads(out.data()), lse.data(), importances.data(),
+                                executor_);
+      cache_->store_prompt(request_.slot, l, of_heads(k), of_heads(v), importances.data(),
+                           executor_);
+      keep(out);
+      keep(lse);
+      keep(importances);
+    }
+    return true;
+  }
+
+  //! Decodes the next token, if its step was granted.
+  bool step() { return cache_->step(&request_.slot, 1) == 0 && (decode(), true); }
+
+  //! After a granted step.
+  void decode()
+  {
+    for (std::uint32_t l = 0; l < shape().num_layers; ++l) {
+      auto const q = vectors_of(shape().num_q_heads(), 2.0f);
+      auto const k = vectors_of(shape().num_heads, 1.0f);
+      auto const v = vectors_of(shape().num_heads, 1.0f);
+      std::vector<float> out(q.size());
+      std::vector<float> lse(shape().num_q_heads());
+      cache_->append(&request_.slot, 1, l, of_heads(k), of_heads(v), of_q_heads(q.data()));
+      cache_->decode(&request_.slot, 1, l, request_.options, of_q_heads(q.data()),
+                     of_q_heads(out.data()), lse.data(), executor_);
+      keep(out);
+      keep(lse);
+    }
+    ++life_.new_tokens;
+  }
+
+ private:
+  [[nodiscard]] cache_shape const& shape() const { return cache_->shape(); }
+  [[nodiscard]] std::vector<float> vectors_of(std::size_t count, float size)
+  {
+    return numbers_.floats(count * static_cast<std::size_t>(shape().head_dim), -size, size);
+  }
+  template <class T>
+  [[nodiscard]] vectors<T> of_q_heads(T* x) const
+  {
+    return packed(x, shape().num_q_heads(), shape().head_dim);
+  }
+  [[nodiscard]] vectors<float const> of_heads(std::vector<float> const& x) const
+  {
+    return packed(x.data(), shape().num_heads, shape().head_dim);
+  }
+  void keep(std::vector<float> const& x)
+  {
+    life_.outputs.insert(life_.outputs.end(), x.begin(), x.end());
+  }
+
+  Cache* cache_;
+  request request_;
+  Executor executor_;
+  random numbers_;
+  life life_{};
+};
+
 //! Runs a request up to its last token or first refusal; does not release it.
 template <class Cache, class Executor = host::sequential>
 life run(Cache& cache, request const& r, Executor const& executor = {})
 {
-  cache_shape const& shape = cache.shape();
-  auto const dim           = static_cast<std::size_t>(shape.head_dim);
-  std::uint32_t const nq   = shape.num_q_heads();
-  random numbers{r.seed};
-  life result{};
-  result.admitted = cache.admit(r.slot, r.prompt_tokens);
-  if (!result.admitted) { return result; }
-  auto const keep = [&](std::vector<float> const& x) {
-    result.outputs.insert(result.outputs.end(), x.begin(), x.end());
-  };
-  auto const n = static_cast<std::size_t>(r.prompt_tokens);
-  for (std::uint32_t l = 0; l < shape.num_layers; ++l) {
-    auto const q = numbers.floats(n * nq * dim, -2.0f, 2.0f);
-    auto const k = numbers.floats(n * shape.num_heads * dim, -1.0f, 1.0f);
-    auto const v = numbers.floats(n * shape.num_heads * dim, -1.0f, 1.0f);
-    std::vector<float> out(q.size());
-    std::vector<float> lse(n * nq);
-    std::vector<float> importances(n * shape.num_heads);
-    auto const keys   = packed(k.data(), shape.num_heads, shape.head_dim);
-    auto const values = packed(v.data(), shape.num_heads, shape.head_dim);
-    cache.prefill_attention(r.slot, r.options, packed(q.data(), nq, shape.head_dim), keys, values,
-                            packed(out.data(), nq, shape.head_dim), lse.data(), importances.data(),
-                            executor);
-    cache.store_prompt(r.slot, l, keys, values, importances.data(), executor);
-    keep(out);
-    keep(lse);
-    keep(importances);
+  turns<Cache, Executor> one{cache, r, executor};
+  if (one.start()) {
+    while (one.so_far().new_tokens < r.new_tokens && one.step()) {}
   }
-  for (; result.new_tokens < r.new_tokens; ++result.new_tokens) {
-    if (cache.step(&r.slot, 1) != 0) { break; }
-    for (std::uint32_t l = 0; l < shape.num_layers; ++l) {
-      auto const q = numbers.floats(nq * dim, -2.0f, 2.0f);
-      auto const k = numbers.floats(shape.num_heads * dim, -1.0f, 1.0f);
-      auto const v = numbers.floats(shape.num_heads * dim, -1.0f, 1.0f);
-      std::vector<float> out(q.size());
-      std::vector<float> lse(nq);
-      auto const queries = packed(q.data(), nq, shape.head_dim);
-      cache.append(&r.slot, 1, l, packed(k.data(), shape.num_heads, shape.head_dim),
-                   packed(v.data(), shape.num_heads, shape.head_dim), queries);
-      cache.decode(&r.slot, 1, l, r.options, queries, packed(out.data(), nq, shape.head_dim),
-                   lse.data(), executor);
-      keep(out);
-      keep(lse);
-    }
-  }
-  return result;
+  return one.so_far();
 }
 
 //! Options of a small cache: 2 slots, 2 layers, 2 heads of 3 q_heads; pages of 16 or a few more
