@@ -20,8 +20,9 @@ namespace diffkv::test {
 //! those of a page that would hold more.
 [[nodiscard]] inline page_geometry short_pages(format_spec format, int head_dim, int tokens)
 {
-  int const blocks  = (tokens + block_tokens - 1) / block_tokens;
-  int const bytes   = detail::round_up(blocks * bytes_per_block(format, head_dim), page_alignment);
+  int const blocks = (tokens + block_tokens - 1) / block_tokens;
+  int const bytes =
+    diffkv::detail::round_up(blocks * bytes_per_block(format, head_dim), page_alignment);
   page_geometry g   = make_page_geometry(format, head_dim, static_cast<std::uint32_t>(bytes));
   g.tokens_per_page = tokens;
   return g;
@@ -33,7 +34,7 @@ namespace diffkv::test {
 {
   page_geometry h = short_pages(high, head_dim, high_tokens);
   page_geometry l = short_pages(low, head_dim, low_tokens);
-  h.page_bytes = l.page_bytes = detail::max_of(h.page_bytes, l.page_bytes);
+  h.page_bytes = l.page_bytes = diffkv::detail::max_of(h.page_bytes, l.page_bytes);
   return make_tier_pages(h, l);
 }
 

@@ -101,21 +101,29 @@ __device__ void append_side(std::byte* page, int token, warp_vector<Side::head_d
                             float clip, int lane) noexcept
 {
   auto const others = Side::neighbours_of(page, token, lane);
-  Side::store_token(page, token, encode<Side::bits, Side::spec.groups>(v, clip, lane), others, lane);
+  Side::store_token(page, token, encode<Side::bits, Side::spec.groups>(v, clip, lane), others,
+                    lane);
 }
+
+//! A type, as nvcc 13.0 writes wrong stubs for kernels with parameters of an enumeration.
+template <class Layout, conditioning Conditioned>
+struct append_config {
+  using layout                  = Layout;
+  static constexpr bool centred = has(Conditioned, conditioning::centred);
+  static constexpr bool rotated = has(Conditioned, conditioning::rotated);
+};
 
 template <class Config, class T>
 DIFFKV_KERNEL void __launch_bounds__(append_tuning_sm90::warps * 32)
   append_kernel(__grid_constant__ append_params<T> const p)
 {
-  using layout           = typename Config::layouts::high;
-  using vector           = warp_vector<layout::head_dim>;
+  using layout            = typename Config::layout;
+  using vector            = warp_vector<layout::head_dim>;
   constexpr auto geometry = layout::geometry;
-  constexpr bool rotated = has(Config::conditioned, conditioning::rotated);
-  cache_ref const& cache = p.cache;
-  int const lane         = static_cast<int>(threadIdx.x % 32);
-  std::uint32_t const w  = blockIdx.x * append_tuning_sm90::warps + threadIdx.x / 32;
-  std::uint32_t const i  = w / p.vectors_per_head;
+  cache_ref const& cache  = p.cache;
+  int const lane          = static_cast<int>(threadIdx.x % 32);
+  std::uint32_t const w   = blockIdx.x * append_tuning_sm90::warps + threadIdx.x / 32;
+  std::uint32_t const i   = w / p.vectors_per_head;
   append_work const work{i / cache.shape.num_heads, i % cache.shape.num_heads,
                          w % p.vectors_per_head};
 
@@ -129,10 +137,11 @@ DIFFKV_KERNEL void __launch_bounds__(append_tuning_sm90::warps * 32)
 
   if (work.part >= 2) {
     std::uint32_t const q_head = work.head * cache.shape.group_size + work.part - 2;
-    vector q = load_vector<layout::head_dim>(p.query.at(work.sequence, q_head), p.whole_quads, lane);
-    if constexpr (rotated) { rotate(q, lane); }
-    float* const kept = cache.queries.query(cache.shape.layer_of(target.slot, p.layer),
-                                            target.position, q_head);
+    vector q =
+      load_vector<layout::head_dim>(p.query.at(work.sequence, q_head), p.whole_quads, lane);
+    if constexpr (Config::rotated) { rotate(q, lane); }
+    float* const kept =
+      cache.queries.query(cache.shape.layer_of(target.slot, p.layer), target.position, q_head);
 #pragma unroll
     for (int n = 0; n < vector::quads_per_lane; ++n) {
       if (!vector::has(lane, n)) { continue; }
@@ -144,12 +153,12 @@ DIFFKV_KERNEL void __launch_bounds__(append_tuning_sm90::warps * 32)
 
   bool const is_key     = work.part == 0;
   format_spec const& to = cache.tiers.high.format;
-  auto const in_page    = static_cast<int>(target.at % static_cast<unsigned>(layout::tokens_per_page));
-  std::byte* const page = cache.pool.base + std::size_t{layout::page_bytes} *
-                                              static_cast<std::uint32_t>(target.page);
+  auto const in_page = static_cast<int>(target.at % static_cast<unsigned>(layout::tokens_per_page));
+  std::byte* const page =
+    cache.pool.base + std::size_t{layout::page_bytes} * static_cast<std::uint32_t>(target.page);
   vectors<T> const& from = is_key ? p.key : p.value;
   vector v = load_vector<layout::head_dim>(from.at(work.sequence, work.head), p.whole_quads, lane);
-  if constexpr (has(Config::conditioned, conditioning::centred)) {
+  if constexpr (Config::centred) {
     if (is_key) {
       float const* const offset = cache.key_offset(p.layer, work.head);
 #pragma unroll
@@ -162,7 +171,7 @@ DIFFKV_KERNEL void __launch_bounds__(append_tuning_sm90::warps * 32)
       }
     }
   }
-  if constexpr (rotated) { rotate(v, lane); }
+  if constexpr (Config::rotated) { rotate(v, lane); }
   if (is_key) {
     append_side<token_key<layout>>(page, in_page, v, to.key.clip, lane);
     if (lane == 0) { store_at(page, geometry.score(in_page), 0.0f); }
@@ -176,8 +185,8 @@ DIFFKV_KERNEL void __launch_bounds__(append_tuning_sm90::warps * 32)
 template <class T>
 [[nodiscard]] bool has_whole_quads(vectors<T> const& v) noexcept
 {
-  return reinterpret_cast<std::uintptr_t>(v.data) % (4 * sizeof(T)) == 0 && v.token_stride % 4 == 0 &&
-         v.head_stride % 4 == 0;
+  return reinterpret_cast<std::uintptr_t>(v.data) % (4 * sizeof(T)) == 0 &&
+         v.token_stride % 4 == 0 && v.head_stride % 4 == 0;
 }
 
 }  // namespace detail
@@ -199,23 +208,23 @@ void append(cache_ref const& cache, batch_ref const& batch, std::uint32_t layer,
             vectors<T> value, vectors<T> query, cudaStream_t stream)
 {
   expect_config<Config>(cache);
-  DIFFKV_EXPECTS(layer < cache.shape.num_layers, "layer: " + std::to_string(layer) +
-                                                   " is not below " +
-                                                   std::to_string(cache.shape.num_layers));
+  DIFFKV_EXPECTS(
+    layer < cache.shape.num_layers,
+    "layer: " + std::to_string(layer) + " is not below " + std::to_string(cache.shape.num_layers));
   bool const keeps_queries = cache.shape.score_every > 0;
   detail::append_params<T> params{cache, batch, layer, 2u, key, value, query, false};
   params.vectors_per_head += keeps_queries ? cache.shape.group_size : 0u;
-  params.whole_quads =
-    detail::has_whole_quads(key) && detail::has_whole_quads(value) &&
-    (!keeps_queries || detail::has_whole_quads(query)) &&
-    detail::has_whole_quads(vectors<float const>{cache.key_offsets, 0, 0});
+  params.whole_quads = detail::has_whole_quads(key) && detail::has_whole_quads(value) &&
+                       (!keeps_queries || detail::has_whole_quads(query)) &&
+                       detail::has_whole_quads(vectors<float const>{cache.key_offsets, 0, 0});
   std::uint64_t const vectors_in_all =
     std::uint64_t{batch.capacity} * cache.shape.num_heads * params.vectors_per_head;
   constexpr std::uint64_t warps = append_tuning_sm90::warps;
   std::uint64_t const grid      = detail::ceil_div(vectors_in_all, warps);
   DIFFKV_EXPECTS(grid <= 0x7FFF'FFFFu, "batch: " + std::to_string(batch.capacity) +
                                          " sequences are more than one launch can take");
-  detail::launch(detail::append_kernel<Config, T>,
+  using config = detail::append_config<typename Config::layouts::high, Config::conditioned>;
+  detail::launch(detail::append_kernel<config, T>,
                  {static_cast<unsigned>(grid), append_tuning_sm90::warps * 32, 0, true}, stream,
                  params);
 }

@@ -46,8 +46,8 @@ struct token_labels {
 
 //! One side decoded to f32 and encoded anew.
 template <class From, class To>
-[[nodiscard]] __device__ typename To::codes requantise(typename From::codes const& codes, float clip,
-                                                       int lane) noexcept
+[[nodiscard]] __device__ typename To::codes requantise(typename From::codes const& codes,
+                                                       float clip, int lane) noexcept
 {
   return encode<To::bits, To::spec.groups>(decode(codes, lane), clip, lane);
 }

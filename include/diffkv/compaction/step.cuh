@@ -88,10 +88,10 @@ DIFFKV_KERNEL void __launch_bounds__(step_tuning_sm90::decide_threads)
   }
   if (blockIdx.x >= p.batch.size()) { return; }
 
-  cache_ref const cache         = with_static_tiers<Config>(p.cache);
-  std::uint32_t const rows      = cache.shape.rows_per_slot();
-  std::uint32_t const slot      = p.batch.slots[blockIdx.x];
-  std::uint32_t wanted          = 0;
+  cache_ref const cache    = with_static_tiers<Config>(p.cache);
+  std::uint32_t const rows = cache.shape.rows_per_slot();
+  std::uint32_t const slot = p.batch.slots[blockIdx.x];
+  std::uint32_t wanted     = 0;
   for (std::uint32_t first = 0; first < rows; first += blockDim.x) {
     std::uint32_t const r = first + threadIdx.x;
     row_step plan{};
@@ -163,9 +163,9 @@ template <class Config>
     move = {page(tier::high, plan.demote_from), page(tier::low, plan.demote_to),
             in_page(tier::high, plan.demote_from), in_page(tier::low, plan.demote_to), true};
   }
-  state.tokens                                = plan.tokens_after;
-  state.append_slot                           = plan.append_slot;
-  at                                          = state;
+  state.tokens                                  = plan.tokens_after;
+  state.append_slot                             = plan.append_slot;
+  at                                            = state;
   cache.state.window_slot(row, record.position) = plan.append_slot;
   return fills || demotes;
 }
@@ -194,11 +194,11 @@ DIFFKV_KERNEL void __launch_bounds__(step_tuning_sm90::apply_threads)
   std::uint32_t const count    = p.batch.size();
   if (sequence >= count) { return; }
 
-  cache_ref const cache        = with_static_tiers<Config>(p.cache);
-  std::uint32_t const r        = tile * tuning::apply_rows + threadIdx.x;
-  bool const has_row           = threadIdx.x < tuning::apply_rows && r < rows;
-  std::uint32_t const slot     = p.batch.slots[sequence];
-  std::size_t const row        = cache.shape.row(slot, 0, 0) + r;
+  cache_ref const cache    = with_static_tiers<Config>(p.cache);
+  std::uint32_t const r    = tile * tuning::apply_rows + threadIdx.x;
+  bool const has_row       = threadIdx.x < tuning::apply_rows && r < rows;
+  std::uint32_t const slot = p.batch.slots[sequence];
+  std::size_t const row    = cache.shape.row(slot, 0, 0) + r;
   step_record record{};
   if (has_row) { record = p.work.records[std::size_t{sequence} * rows + r]; }
   ring_snapshot const snapshot = *p.work.snapshot;
@@ -222,14 +222,15 @@ DIFFKV_KERNEL void __launch_bounds__(step_tuning_sm90::apply_threads)
   token_move move{};
   bool moves = false;
   if (has_row) {
-    moves = apply_row_step<Config>(cache, row, record, snapshot, grant.taken + record.offset(), move);
+    moves =
+      apply_row_step<Config>(cache, row, record, snapshot, grant.taken + record.offset(), move);
     if (r % cache.shape.num_heads == 0) {
       cache.layer(slot, r / cache.shape.num_heads).num_tokens = record.position + 1;
     }
   }
-  unsigned const warp    = threadIdx.x / 32;
-  unsigned const lane    = lane_index();
-  unsigned const movers  = __ballot_sync(all_lanes, moves);
+  unsigned const warp          = threadIdx.x / 32;
+  unsigned const lane          = lane_index();
+  unsigned const movers        = __ballot_sync(all_lanes, moves);
   constexpr unsigned row_warps = tuning::apply_rows / 32;
   if (warp < row_warps && lane == 0) {
     shared.moves_of_warp[warp] = static_cast<std::uint32_t>(__popc(movers));
@@ -317,8 +318,8 @@ void step(cache_ref const& cache, batch_ref const& batch, Policy const& policy, 
                                                " sequences are more than one launch can take");
 
   auto* const snapshot = static_cast<ring_snapshot*>(workspace);
-  auto* const records  = reinterpret_cast<step_record*>(
-    static_cast<std::byte*>(workspace) + detail::align_16(sizeof(ring_snapshot)));
+  auto* const records  = reinterpret_cast<step_record*>(static_cast<std::byte*>(workspace) +
+                                                       detail::align_16(sizeof(ring_snapshot)));
   auto* const demands =
     reinterpret_cast<std::uint32_t*>(records + std::size_t{batch.capacity} * rows);
   detail::step_params<Policy> const params{

@@ -50,15 +50,13 @@ enum step_flag : std::uint32_t {
   auto const source = [](page_source s, std::uint32_t ring, std::uint32_t other) {
     return s == page_source::ring ? ring : s == page_source::other_tier ? other : 0u;
   };
-  bool const demotes        = plan.demote_from != no_slot;
-  bool const fills          = plan.fill_from != no_slot;
-  std::uint32_t const flags = source(plan.high_page, detail::step_high_from_ring,
-                                     detail::step_high_from_other) |
-                              source(plan.low_page, detail::step_low_from_ring,
-                                     detail::step_low_from_other) |
-                              (demotes ? detail::step_demotes : 0u) |
-                              (fills ? detail::step_fills : 0u) |
-                              (plan.tokens_after.low < before.low ? detail::step_drops_low : 0u);
+  bool const demotes = plan.demote_from != no_slot;
+  bool const fills   = plan.fill_from != no_slot;
+  std::uint32_t const flags =
+    source(plan.high_page, detail::step_high_from_ring, detail::step_high_from_other) |
+    source(plan.low_page, detail::step_low_from_ring, detail::step_low_from_other) |
+    (demotes ? detail::step_demotes : 0u) | (fills ? detail::step_fills : 0u) |
+    (plan.tokens_after.low < before.low ? detail::step_drops_low : 0u);
   return {plan.append_slot, demotes ? plan.demote_to : plan.fill_to, position, offset | flags};
 }
 

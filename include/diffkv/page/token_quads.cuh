@@ -46,16 +46,36 @@ struct token_quads {
   //! A quad's word holds bits of other tokens, and no other quad's of this token.
   static constexpr bool tokens_share_words = IsKey && bits == 4;
 
-  [[nodiscard]] static __device__ constexpr code_place place(int token, int dim) noexcept
+  static constexpr int group_elements = head_dim / spec.groups;
+  static constexpr int group_stored   = stored_elements(head_dim, spec.groups) / spec.groups;
+  //! Quads of padding behind each group. Lanes that hold no quad of the vector write them, as code 0.
+  static constexpr int group_padding = (group_stored - group_elements) / 4;
+  static constexpr int stored_quads  = stored_elements(head_dim, spec.groups) / 4;
+  static_assert(stored_quads <= 32 * warp_vector<head_dim>::quads_per_lane);
+
+  //! First stored element of a quad; quads behind the vector's are those of the padding.
+  [[nodiscard]] static __device__ constexpr int stored(int quad) noexcept
   {
-    constexpr page_geometry g = geometry;  // device code has no address of a static member
-    if constexpr (IsKey) {
-      return g.key_code(token, dim);
+    if constexpr (group_padding == 0) {
+      return 4 * quad;
     } else {
-      return g.value_code(token, dim);
+      int const pad = quad - warp_vector<head_dim>::num_quads;
+      return pad < 0
+               ? 4 * quad / group_elements * group_stored + 4 * quad % group_elements
+               : pad / group_padding * group_stored + group_elements + pad % group_padding * 4;
     }
   }
-  [[nodiscard]] static __device__ constexpr std::uint32_t affine_place(int token, int group) noexcept
+  //! Place of element e of a quad.
+  [[nodiscard]] static __device__ constexpr code_place place(int token, int quad,
+                                                             int e = 0) noexcept
+  {
+    code_place at = IsKey ? stored_key_place(spec, head_dim, token, stored(quad) + e)
+                          : stored_value_place(spec, head_dim, token, stored(quad) + e);
+    at.byte += IsKey ? geometry.key_codes : geometry.value_codes;
+    return at;
+  }
+  [[nodiscard]] static __device__ constexpr std::uint32_t affine_place(int token,
+                                                                       int group) noexcept
   {
     constexpr page_geometry g = geometry;
     if constexpr (IsKey) {
@@ -65,20 +85,21 @@ struct token_quads {
     }
   }
 
-  [[nodiscard]] static __device__ quad_type load(std::byte const* page, int token, int quad) noexcept
+  [[nodiscard]] static __device__ quad_type load(std::byte const* page, int token,
+                                                 int quad) noexcept
   {
     using detail::load_at;
-    code_place const at = place(token, 4 * quad);
+    code_place const at = place(token, quad);
     if constexpr (IsKey && bits == 16) {
       quad_type const first = load_at<std::uint32_t>(page, at.byte);
-      return first | quad_type{load_at<std::uint32_t>(page, place(token, 4 * quad + 2).byte)} << 32;
+      return first | quad_type{load_at<std::uint32_t>(page, place(token, quad, 2).byte)} << 32;
     } else if constexpr (IsKey) {
       return (load_at<std::uint32_t>(page, at.byte) >> at.shift) & (max_code * 0x0101'0101u);
     } else if constexpr (bits == 16) {
       quad_type codes = 0;
 #pragma unroll
       for (int e = 0; e < 4; ++e) {
-        quad_type const code = load_at<std::uint16_t>(page, place(token, 4 * quad + e).byte);
+        quad_type const code = load_at<std::uint16_t>(page, place(token, quad, e).byte);
         codes |= code << 16 * e;
       }
       return codes;
@@ -94,7 +115,8 @@ struct token_quads {
       auto const words          = load_at<uint2>(page, at.byte & ~3u);
       std::uint32_t const j     = at.byte & 3u;
       std::uint32_t const bytes = __byte_perm(words.x, words.y, j | (4u + j) << 4);
-      return (bytes & 0xFu) | (bytes & 0xF0u) << 4 | (bytes & 0xF00u) << 8 | (bytes & 0xF000u) << 12;
+      return (bytes & 0xFu) | (bytes & 0xF0u) << 4 | (bytes & 0xF00u) << 8 |
+             (bytes & 0xF000u) << 12;
     } else {
       std::uint32_t const byte = load_at<std::uint8_t>(page, at.byte) >> at.shift;
       std::uint32_t codes      = 0;
@@ -109,7 +131,7 @@ struct token_quads {
                                                            int quad) noexcept
   {
     if constexpr (tokens_share_words) {
-      return detail::load_at<std::uint32_t>(page, place(token, 4 * quad).byte);
+      return detail::load_at<std::uint32_t>(page, place(token, quad).byte);
     } else {
       return 0;
     }
@@ -122,7 +144,7 @@ struct token_quads {
                                std::uint32_t others) noexcept
   {
     using detail::store_at;
-    code_place const at = place(token, 4 * quad);
+    code_place const at = place(token, quad);
     if constexpr (lanes_share_bytes) {
       std::uint32_t const mine = IsKey ? 0x0303'0303u << at.shift : 0xFu << at.shift;
       std::uint32_t const bits_of_mine =
@@ -146,7 +168,7 @@ struct token_quads {
     }
     if constexpr (IsKey && bits == 16) {
       store_at(page, at.byte, static_cast<std::uint32_t>(codes));
-      store_at(page, place(token, 4 * quad + 2).byte, static_cast<std::uint32_t>(codes >> 32));
+      store_at(page, place(token, quad, 2).byte, static_cast<std::uint32_t>(codes >> 32));
     } else if constexpr (IsKey && bits == 8) {
       store_at(page, at.byte, codes);
     } else if constexpr (IsKey && bits == 4) {
@@ -155,17 +177,22 @@ struct token_quads {
       using element = std::conditional_t<bits == 16, std::uint16_t, std::uint8_t>;
 #pragma unroll
       for (int e = 0; e < 4; ++e) {
-        store_at(page, place(token, 4 * quad + e).byte,
-                 static_cast<element>(code_of<bits>(codes, e)));
+        store_at(page, place(token, quad, e).byte, static_cast<element>(code_of<bits>(codes, e)));
       }
     } else if constexpr (!IsKey && bits == 4) {
       std::uint32_t const pairs = codes | codes >> 4;  // bytes 0 and 2: two codes each
       store_at(page, at.byte, static_cast<std::uint8_t>(pairs));
-      store_at(page, place(token, 4 * quad + 2).byte, static_cast<std::uint8_t>(pairs >> 16));
+      store_at(page, place(token, quad, 2).byte, static_cast<std::uint8_t>(pairs >> 16));
     } else if constexpr (!IsKey && bits == 2) {
       std::uint32_t const all = codes | codes >> 6 | codes >> 12 | codes >> 18;
       store_at(page, at.byte, static_cast<std::uint8_t>(all));
     }
+  }
+
+  //! Whether a lane's i-th quad, or padding in its place, is stored.
+  [[nodiscard]] static __device__ constexpr bool stores(int lane, int i) noexcept
+  {
+    return stored_quads % 32 == 0 || warp_vector<head_dim>::quad(lane, i) < stored_quads;
   }
 
   //! All of a token: codes, scales and zeros.  @threads one warp
@@ -199,7 +226,7 @@ struct token_quads {
     token_neighbours all{};
 #pragma unroll
     for (int i = 0; i < vector::quads_per_lane; ++i) {
-      if (vector::has(lane, i)) { all.words[i] = neighbours(page, token, vector::quad(lane, i)); }
+      if (stores(lane, i)) { all.words[i] = neighbours(page, token, vector::quad(lane, i)); }
     }
     return all;
   }
@@ -209,8 +236,7 @@ struct token_quads {
     using vector = warp_vector<head_dim>;
 #pragma unroll
     for (int i = 0; i < vector::quads_per_lane; ++i) {
-      store(page, token, vector::quad(lane, i), all.quads[i], vector::has(lane, i),
-            others.words[i]);
+      store(page, token, vector::quad(lane, i), all.quads[i], stores(lane, i), others.words[i]);
     }
     if constexpr (bits < 16) {
 #pragma unroll

@@ -10,6 +10,7 @@
 //! A quad is four neighbouring elements, 4 q .. 4 q + 3. Quads fit every format: a quad lies in one
 //! scale group, in one lane's run of the fragment order, and in one word of key codes.
 #include <diffkv/quant/conditioning.hpp>
+#include <diffkv/quant/group_coder.cuh>
 #include <diffkv/quant/vector_codec.hpp>
 
 #include <type_traits>  // conditional_t
@@ -31,7 +32,7 @@ struct warp_vector {
   {
     return lane + 32 * i;
   }
-  //! Whether that quad exists; a lane's elements behind the vector's end are never stored.
+  //! Whether that quad exists; behind the vector's end codes are 0.
   [[nodiscard]] static __device__ constexpr bool has(int lane, int i) noexcept
   {
     return num_quads % 32 == 0 || quad(lane, i) < num_quads;
@@ -142,6 +143,7 @@ template <int Bits, int Groups, int HeadDim>
   if constexpr (Bits == 16) {
 #pragma unroll
     for (int i = 0; i < vector::quads_per_lane; ++i) {
+      if (!vector::has(lane, i)) { continue; }
 #pragma unroll
       for (int e = 0; e < 4; ++e) {
         auto const code = static_cast<std::uint64_t>(to_f16(codec_input(v.x[i][e])));
@@ -151,7 +153,6 @@ template <int Bits, int Groups, int HeadDim>
     return out;
   } else {
     using codes = warp_codes<Bits, Groups, HeadDim>;
-    constexpr code_spec spec{Bits, Groups};
     float x[vector::quads_per_lane][4];
     int least[vector::quads_per_lane];
     int greatest[vector::quads_per_lane];
@@ -190,13 +191,12 @@ template <int Bits, int Groups, int HeadDim>
     }
 #pragma unroll
     for (int i = 0; i < vector::quads_per_lane; ++i) {
-      affine const a    = out.of_quad(vector::quad(lane, i));
-      float const scale = to_f32(a.scale);
-      float const zero  = to_f32(a.zero);
-#pragma unroll
-      for (int e = 0; e < 4; ++e) {
-        out.quads[i] |= affine_code(x[i][e], scale, zero, spec.max_code()) << 8 * e;
-      }
+      if (!vector::has(lane, i)) { continue; }
+      group_coder<Bits> const code{out.of_quad(vector::quad(lane, i))};
+      // The lowest byte of each word is the code.
+      std::uint32_t const first = __byte_perm(code(x[i][0]), code(x[i][1]), 0x0040);
+      std::uint32_t const last  = __byte_perm(code(x[i][2]), code(x[i][3]), 0x0040);
+      out.quads[i]              = __byte_perm(first, last, 0x5410);
     }
     return out;
   }
@@ -204,8 +204,8 @@ template <int Bits, int Groups, int HeadDim>
 
 //! Decodes as decode_vector does.  @threads one warp; each lane its own quads
 template <int Bits, int Groups, int HeadDim>
-[[nodiscard]] __device__ warp_vector<HeadDim> decode(
-  warp_codes<Bits, Groups, HeadDim> const& coded, int lane) noexcept
+[[nodiscard]] __device__ warp_vector<HeadDim> decode(warp_codes<Bits, Groups, HeadDim> const& coded,
+                                                     int lane) noexcept
 {
   using vector = warp_vector<HeadDim>;
   vector v;
@@ -217,7 +217,8 @@ template <int Bits, int Groups, int HeadDim>
 #pragma unroll
     for (int e = 0; e < 4; ++e) {
       std::uint32_t const code = code_of<Bits>(coded.quads[i], e);
-      v.x[i][e] = Bits == 16 ? to_f32(static_cast<f16_bits>(code)) : affine_value(code, scale, zero);
+      v.x[i][e] =
+        Bits == 16 ? to_f32(static_cast<f16_bits>(code)) : affine_value(code, scale, zero);
     }
   }
   return v;
