@@ -10,7 +10,7 @@
 #include <utility>
 #include <vector>
 
-namespace diffkv::test {
+namespace diffkv::test::memory_cases {
 
 struct record {
   int allocations   = 0;
@@ -49,13 +49,13 @@ struct no_constant {
   void deallocate(void*, std::size_t, std::size_t) noexcept;
 };
 
-}  // namespace diffkv::test
+}  // namespace diffkv::test::memory_cases
 
 namespace {
-using diffkv::test::counting_resource;
-using diffkv::test::no_constant;
-using diffkv::test::no_deallocate;
-using diffkv::test::record;
+using diffkv::test::memory_cases::counting_resource;
+using diffkv::test::memory_cases::no_constant;
+using diffkv::test::memory_cases::no_deallocate;
+using diffkv::test::memory_cases::record;
 }  // namespace
 
 TEST_CASE("memory: buffer gives back exactly what it took, once", "[core]")
