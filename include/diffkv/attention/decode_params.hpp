@@ -6,43 +6,16 @@
 //! Arguments of decode attention and of prompt attention.
 //! Read before this: attention/score_update.hpp.  Read next: host/page_codec.hpp.
 #include <diffkv/attention/score_update.hpp>  // lag_rounding
-#include <diffkv/core/half.hpp>               // is_element_v
-
-#include <cstddef>  // ptrdiff_t
+#include <diffkv/core/vectors.hpp>            // the arrays themselves
 
 namespace diffkv {
-
-//! Vectors of `head_dim` contiguous elements in the caller's memory, e.g. a slice of a fused QKV
-//! buffer. Strides are in elements.
-//! @tparam T  float, __half, __nv_bfloat16, or const of these
-template <class T>
-struct vectors {
-  static_assert(is_element_v<std::remove_const_t<T>>,
-                "vectors hold float, __half or __nv_bfloat16 elements");
-  T* data                     = nullptr;
-  std::ptrdiff_t token_stride = 0;  //!< from one token (or sequence of a batch) to the next
-  std::ptrdiff_t head_stride  = 0;  //!< from one head (or q_head) to the next
-
-  [[nodiscard]] DIFFKV_HOST_DEVICE T* at(std::ptrdiff_t token, std::ptrdiff_t head) const noexcept
-  {
-    return data + token * token_stride + head * head_stride;
-  }
-};
-
-//! Packed [tokens, heads, head_dim].
-template <class T>
-[[nodiscard]] vectors<T> packed(T* data, std::uint32_t num_heads, std::int32_t head_dim) noexcept
-{
-  return {data, static_cast<std::ptrdiff_t>(num_heads) * head_dim, head_dim};
-}
 
 //! How logits are made from q.k; shared by decode and prompt attention.
 struct attention_options {
   float scale    = 0.0f;            //!< usually 1 / sqrt(head_dim); 0 gives the mean of the values
   float soft_cap = 0.0f;            //!< > 0: logit := cap * tanh(logit / cap)
   std::int32_t sliding_window = 0;  //!< > 0: only the last so many positions are attended to
-  int splits =
-    1;  //!< parts of a row that are computed apart and merged; any value gives one result
+  int splits                  = 1;  //!< parts of a row that are computed apart and merged
   //! Overrides the default per format (attention/score_update.hpp).
   bool exact_lagged_queries = false;
 };

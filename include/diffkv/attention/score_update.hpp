@@ -60,12 +60,4 @@ struct due_queries {
   return detail::div_rn(detail::mul_rn(scale, largest), 127.0f);
 }
 
-//! Whether a token may become a candidate at the launch (or scan) for position `now`.
-[[nodiscard]] DIFFKV_HOST_DEVICE constexpr bool may_leave(tier t, std::int32_t position,
-                                                          std::int32_t now, std::int32_t window,
-                                                          std::int32_t count) noexcept
-{
-  return count > 0 && (t == tier::low || position <= now - window);
-}
-
 }  // namespace diffkv

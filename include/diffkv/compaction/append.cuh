@@ -5,8 +5,8 @@
 //! @file
 //! The new token of one layer goes into the slots that `step` reserved: a warp per vector, small stores.
 //! Read before this: compaction/step.cuh.  Read next: attention/softmax_state.hpp.
-#include <diffkv/attention/decode_params.hpp>  // vectors
 #include <diffkv/core/launch.cuh>
+#include <diffkv/core/vectors.hpp>
 #include <diffkv/page/token_quads.cuh>
 #include <diffkv/table/batch_ref.hpp>
 #include <diffkv/table/row_view.hpp>

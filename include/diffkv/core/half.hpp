@@ -5,7 +5,7 @@
 //! @file
 //! The element types that callers may bring (f16, bf16, f32) as f32, and rounding to f16.
 //! Only functions of the CUDA headers are used, no operators: some projects switch those off.
-//! Read before this: core/error.hpp.  Read next: core/memory.hpp.
+//! Read before this: core/error.hpp.  Read next: core/vectors.hpp.
 #include <diffkv/detail/arithmetic.hpp>  // is_finite
 
 #include <cuda_bf16.h>  // __nv_bfloat16

@@ -4,7 +4,7 @@
 
 //! @file
 //! Where bytes come from: the memory-resource contract, the host's resource, an owning array.
-//! Read before this: core/half.hpp.  Read next: core/cuda_error.hpp.
+//! Read before this: core/vectors.hpp.  Read next: core/cuda_error.hpp.
 //!
 //! A memory resource is a copyable type with
 //!     void* allocate(std::size_t bytes, std::size_t alignment);      // throws when it cannot

@@ -6,7 +6,7 @@
 //! The life of a request up to its first generated token: admit, plan, coordinate, encode, give back;
 //! and its end: release.
 //! Read before this: host/claim.hpp.  Read next: host/move_token.hpp.
-#include <diffkv/attention/decode_params.hpp>  // vectors
+#include <diffkv/core/vectors.hpp>
 #include <diffkv/host/claim.hpp>
 #include <diffkv/host/context.hpp>
 #include <diffkv/policy/prompt_tiers.hpp>

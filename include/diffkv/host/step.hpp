@@ -5,8 +5,8 @@
 //! @file
 //! One generation step of the write path: decide, claim, requantise and move, reserve; then append.
 //! Read before this: host/move_token.hpp.  Read next: host/dot.hpp.
-#include <diffkv/attention/decode_params.hpp>  // vectors
 #include <diffkv/compaction/step_plan.hpp>
+#include <diffkv/core/vectors.hpp>
 #include <diffkv/host/claim.hpp>
 #include <diffkv/host/context.hpp>
 #include <diffkv/host/move_token.hpp>

@@ -29,6 +29,14 @@ struct candidate {
   }
 };
 
+//! Whether a token may become a candidate at the launch (or scan) for position `now`.
+[[nodiscard]] DIFFKV_HOST_DEVICE constexpr bool may_leave(tier t, std::int32_t position,
+                                                          std::int32_t now, std::int32_t window,
+                                                          std::int32_t count) noexcept
+{
+  return count > 0 && (t == tier::low || position <= now - window);
+}
+
 //! State of one row; a row owns pages.high entries at the left and pages.low at the right.
 struct row_state {
   tier_counts tokens{};              //!< stored tokens: slots 0 .. n - 1 of each tier are in use
