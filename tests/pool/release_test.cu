@@ -27,8 +27,8 @@ release_report release_on_device(twin_rings& rings, std::vector<page_id> const& 
   test::device_array<page_id> const list{ids};
   test::device_array<release_report> const report{1};
   test::device_array<std::byte> const workspace{release_workspace_bytes(ids.size())};
-  release(rings.device(), {list.data(), nullptr, ids.size()}, report.data(), workspace.data(),
-          workspace.size(), rings.stream().get());
+  release(rings.device(), {list.data(), nullptr, ids.size()}, workspace.data(), workspace.size(),
+          report.data(), rings.stream().get());
   rings.stream().wait();
   return report.to_host()[0];
 }
@@ -147,7 +147,7 @@ TEST_CASE("release on the device: nothing to give back changes nothing", "[pool]
 {
   twin_rings rings{5, true};
   CHECK(difference(rings, {}) == "");
-  release(rings.device(), {}, nullptr, nullptr, 0, rings.stream().get());
+  release(rings.device(), {}, nullptr, 0, nullptr, rings.stream().get());
   CHECK(rings.difference() == "");
 }
 
@@ -161,8 +161,8 @@ TEST_CASE("release on the device: the number of pages may lie in device memory",
   for (std::uint64_t const count : {0u, 1u, 31u, 2048u, 2049u}) {
     CAPTURE(count);
     test::device_array<std::uint64_t> const on_device{&count, 1};
-    release(rings.device(), {list.data() + from, on_device.data(), 5000 - from}, nullptr,
-            workspace.data(), workspace.size(), rings.stream().get());
+    release(rings.device(), {list.data() + from, on_device.data(), 5000 - from}, workspace.data(),
+            workspace.size(), nullptr, rings.stream().get());
     host::release(rings.host(), ids.data() + from, count);
     CHECK(rings.difference() == "");
     from += count;
@@ -190,12 +190,12 @@ TEST_CASE("release on the device: wrong arguments are refused before anything is
   cudaStream_t const stream = rings.stream().get();
   std::size_t const enough  = workspace.size();
   page_list const eight{list.data(), nullptr, 8};
-  CHECK_THROWS_WITH(release({}, eight, nullptr, workspace.data(), enough, stream),
+  CHECK_THROWS_WITH(release({}, eight, workspace.data(), enough, nullptr, stream),
                     test::contains("ring"));
   CHECK_THROWS_WITH(
-    release(rings.device(), {nullptr, nullptr, 8}, nullptr, workspace.data(), enough, stream),
+    release(rings.device(), {nullptr, nullptr, 8}, workspace.data(), enough, nullptr, stream),
     test::contains("list"));
-  CHECK_THROWS_WITH(release(rings.device(), eight, nullptr, workspace.data(), enough - 1, stream),
+  CHECK_THROWS_WITH(release(rings.device(), eight, workspace.data(), enough - 1, nullptr, stream),
                     test::contains("workspace"));
   CHECK(rings.difference() == "");
 }
@@ -269,7 +269,7 @@ class script {
         diffkv::release(
           rings_.device(),
           {reinterpret_cast<page_id const*>(inputs.data() + o.input), nullptr, o.rows},
-          reports.data() + o.report, workspace.data(), workspace.size(), rings_.stream().get());
+          workspace.data(), workspace.size(), reports.data() + o.report, rings_.stream().get());
       } else {
         diffkv::claim(rings_.device(),
                       {inputs.data() + o.input,

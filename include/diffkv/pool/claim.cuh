@@ -15,16 +15,19 @@ namespace diffkv {
 
 namespace detail {
 
-//! First launch: what each sequence and each tile wants, and the counters.
+//! First launch: what each sequence and each tile wants; one CTA more takes the snapshot.
 template <class Tuning>
-DIFFKV_KERNEL void __launch_bounds__(Tuning::max_threads)
+DIFFKV_KERNEL void __launch_bounds__(Tuning::max_threads, 2)
   claim_demand_kernel(__grid_constant__ claim_params const p)
 {
   __shared__ demand_sum shared[32];
   wait_for_previous();
+  if (blockIdx.x == p.tiles.count) {  // apart, so that no tile waits for the counters
+    if (threadIdx.x == 0) { *p.snapshot = take_snapshot(p.ring); }
+    return;
+  }
   claim_tile const tile       = tile_at(p, blockIdx.x);
   std::uint32_t const* demand = p.request.demand + tile.row;
-  if (blockIdx.x == 0 && threadIdx.x == 0) { *p.snapshot = take_snapshot(p.ring); }
 
   demand_sum mine = demand_sum::none();
   if (p.is_split()) {
@@ -58,12 +61,13 @@ DIFFKV_KERNEL void __launch_bounds__(Tuning::max_threads)
 //! What this tile's sequences get.
 template <class Tuning>
 struct claim_tile_shared {
-  static constexpr std::uint32_t most_sequences = Tuning::max_threads * Tuning::rows_per_thread;
+  static constexpr std::uint32_t most_rows = Tuning::max_threads * Tuning::rows_per_thread;
+  alignas(16) std::uint32_t sums_of_rows[most_rows];
   claim_shared sums;
-  std::uint32_t warp_pages[32];  //!< granted to the rows of each warp
-  grant_sum before;              //!< to all sequences in front; with the tile's own parts
-  std::uint32_t refused_after;   //!< sequences, those of this tile included
-  std::uint32_t granted[most_sequences / 32];  //!< one bit per sequence of the tile
+  std::uint32_t warp_pages[32];           //!< granted to the rows of each warp
+  grant_sum before;                       //!< to all sequences in front; with the tile's own parts
+  std::uint32_t refused_after;            //!< sequences, those of this tile included
+  std::uint32_t granted[most_rows / 32];  //!< one bit per sequence of the tile
 };
 
 //! Not everybody gets pages: decides for the tile's sequences, and lists the refused ones in order.
@@ -123,18 +127,24 @@ __device__ void decide_short_of_pages(claim_params const& p, claim_tile const& t
 
 //! Second launch: offsets, ids, answers; the CTA of the last tile moves the head.
 template <class Tuning>
-DIFFKV_KERNEL void __launch_bounds__(Tuning::max_threads)
+DIFFKV_KERNEL void __launch_bounds__(Tuning::max_threads, 2)
   claim_grant_kernel(__grid_constant__ claim_params const p)
 {
   __shared__ claim_tile_shared<Tuning> shared;
   claim_request const& request = p.request;
   claim_tile const tile        = tile_at(p, blockIdx.x);
-  claim_rows<Tuning> rows{};
-  rows.first = threadIdx.x * Tuning::rows_per_thread;
-  rows.count = rows.first < tile.rows ? min(Tuning::rows_per_thread, tile.rows - rows.first) : 0u;
+  claim_rows<Tuning> rows;
+  std::uint32_t const warp = threadIdx.x / 32;
+  rows.first               = warp * rows.per_warp;
+  rows.count = rows.first < tile.rows ? min(rows.per_warp, tile.rows - rows.first) : 0u;
+  rows.sums  = shared.sums_of_rows + rows.first;
   rows.load(request.demand +
             tile.row);  // nobody writes it since the launch before the one in front
-  std::uint32_t before_thread = rows.sum_warp(shared.warp_pages);
+  auto const add_up_rows = [&] {
+    std::uint32_t const pages = rows.add_up();
+    if (lane_index() == 0) { shared.warp_pages[warp] = pages; }
+  };
+  add_up_rows();
   wait_for_previous();
 
   ring_snapshot const snapshot = *p.snapshot;
@@ -149,19 +159,19 @@ DIFFKV_KERNEL void __launch_bounds__(Tuning::max_threads)
     if (threadIdx.x < 32) { decide_short_of_pages(p, tile, room, shared); }
     __syncthreads();
     rows.keep_granted(p.is_split() ? tile.rows : request.rows_per_sequence, shared.granted);
-    before_thread = rows.sum_warp(shared.warp_pages);
+    add_up_rows();
     given         = shared.before;
     refused_after = shared.refused_after;
     __syncthreads();
   }
 
-  std::uint32_t const warp = threadIdx.x / 32;
   std::uint32_t const pages_of_lane =
     lane_index() < blockDim.x / 32 ? shared.warp_pages[lane_index()] : 0u;
   std::uint32_t const tile_pages = __reduce_add_sync(all_lanes, pages_of_lane);
-  before_thread += __reduce_add_sync(all_lanes, lane_index() < warp ? pages_of_lane : 0u);
+  std::uint32_t const before_warp =
+    __reduce_add_sync(all_lanes, lane_index() < warp ? pages_of_lane : 0u);
   if (request.offsets != nullptr) {
-    rows.store_offsets(request.offsets + tile.row, given.taken + before_thread);
+    rows.store_offsets(request.offsets + tile.row, given.taken + before_warp);
   }
   for (std::uint32_t i = threadIdx.x; i < tile_pages; i += blockDim.x) {
     std::uint64_t const place = given.taken + i;
@@ -237,9 +247,10 @@ inline void claim(free_ring_ref const& ring, claim_request const& request, void*
   auto* const demands     = reinterpret_cast<std::uint32_t*>(sums + tiles.count);
   detail::claim_params const params{
     ring, request, tiles, snapshot, sums, demands, detail::lanes_for(request.rows_per_sequence)};
-  detail::launch_shape const shape{tiles.count, tiles.threads, 0, true};
-  detail::launch(detail::claim_demand_kernel<tuning>, shape, stream, params);
-  detail::launch(detail::claim_grant_kernel<tuning>, shape, stream, params);
+  detail::launch(detail::claim_demand_kernel<tuning>, {tiles.count + 1, tiles.threads, 0, true},
+                 stream, params);
+  detail::launch(detail::claim_grant_kernel<tuning>, {tiles.count, tiles.threads, 0, true}, stream,
+                 params);
 }
 
 }  // namespace diffkv

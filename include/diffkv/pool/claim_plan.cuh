@@ -245,6 +245,7 @@ template <class Load>
                                                          claim_shared& shared, Load const& load)
 {
   demand_before mine{};
+#pragma unroll 4
   for (std::uint32_t i = threadIdx.x; i < count; i += blockDim.x) {
     std::uint64_t const pages = load(i);
     mine.all += pages;

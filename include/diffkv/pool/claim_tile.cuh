@@ -89,64 +89,67 @@ struct claim_tile {
   return over_warp(threadIdx.x < blockDim.x / 32 ? shared[threadIdx.x] : demand_sum::none());
 }
 
-//! The rows of one thread: neighbours, all of one tile.
+//! The rows of one warp: this lane has rows lane, lane + 32, ... so that memory is met in order.
 template <class Tuning>
 struct claim_rows {
-  static constexpr std::uint32_t per_thread = Tuning::rows_per_thread;
-  static_assert(per_thread % 4 == 0, "rows_per_thread must be a multiple of 4");
-  std::uint32_t first;  //!< in the tile
-  std::uint32_t count;
-  std::uint32_t demand[per_thread];
+  static constexpr std::uint32_t per_lane = Tuning::rows_per_thread;
+  static constexpr std::uint32_t per_warp = 32 * per_lane;
+  static_assert(per_lane % 4 == 0, "rows_per_thread must be a multiple of 4");
 
+  std::uint32_t first;  //!< in the tile
+  std::uint32_t count;  //!< at most per_warp
+  std::uint32_t* sums;  //!< [per_warp] shared memory of this warp, aligned to 16 bytes
+  std::uint32_t demand[per_lane];
+
+  //! @param from  demand of the tile
   __device__ void load(std::uint32_t const* from)
   {
-    from += first;
-    if (count == per_thread && is_16_byte_aligned(from)) {
-      for (std::uint32_t i = 0; i < per_thread; i += 4) {
-        uint4 const d = __ldcg(reinterpret_cast<uint4 const*>(from + i));
-        demand[i]     = d.x;
-        demand[i + 1] = d.y;
-        demand[i + 2] = d.z;
-        demand[i + 3] = d.w;
-      }
-    } else {
-      for (std::uint32_t i = 0; i < per_thread; ++i) {
-        demand[i] = i < count ? __ldcg(from + i) : 0;
-      }
+    for (std::uint32_t i = 0; i < per_lane; ++i) {
+      std::uint32_t const row = i * 32 + lane_index();
+      demand[i]               = row < count ? __ldcg(from + first + row) : 0u;
     }
   }
   //! Refused sequences want nothing any more.
+  //! @param granted  a bit for each sequence of the tile
   __device__ void keep_granted(std::uint32_t rows_per_sequence, std::uint32_t const* granted)
   {
-    for (std::uint32_t i = 0; i < per_thread; ++i) {
-      std::uint32_t const s = i < count ? (first + i) / rows_per_sequence : 0u;
+    for (std::uint32_t i = 0; i < per_lane; ++i) {
+      std::uint32_t const row = i * 32 + lane_index();
+      std::uint32_t const s   = row < count ? (first + row) / rows_per_sequence : 0u;
       if ((granted[s / 32] >> (s % 32) & 1u) == 0) { demand[i] = 0; }
     }
   }
-  //! Prefix sum over the warp; the warp's sum goes to shared memory.
-  //! @return pages before this thread's rows, in its warp
-  [[nodiscard]] __device__ std::uint32_t sum_warp(std::uint32_t* warp_pages) const
+  //! Exclusive prefix sum over the warp's rows, into `sums`.
+  //! @return the sum of all of them  @threads one warp
+  [[nodiscard]] __device__ std::uint32_t add_up()
   {
+    for (std::uint32_t i = 0; i < per_lane; ++i) { sums[i * 32 + lane_index()] = demand[i]; }
+    __syncwarp();
+    auto* const neighbours = reinterpret_cast<uint4*>(sums + lane_index() * per_lane);
+    uint4 d[per_lane / 4];
     std::uint32_t sum = 0;
-    for (std::uint32_t i = 0; i < per_thread; ++i) { sum += demand[i]; }
+    for (std::uint32_t i = 0; i < per_lane / 4; ++i) {
+      d[i] = neighbours[i];
+      sum += d[i].x + d[i].y + d[i].z + d[i].w;
+    }
     std::uint32_t const inclusive = warp_inclusive_sum(sum);
-    if (lane_index() == 31) { warp_pages[threadIdx.x / 32] = inclusive; }
-    return inclusive - sum;
+    std::uint32_t before          = inclusive - sum;
+    for (std::uint32_t i = 0; i < per_lane / 4; ++i) {
+      uint4 const of_rows{before, before + d[i].x, before + d[i].x + d[i].y,
+                          before + d[i].x + d[i].y + d[i].z};
+      neighbours[i] = of_rows;
+      before        = of_rows.w + d[i].w;
+    }
+    __syncwarp();
+    return __shfl_sync(all_lanes, inclusive, 31);
   }
-  __device__ void store_offsets(std::uint64_t* to, std::uint64_t offset) const
+  //! @param to      offsets of the tile
+  //! @param before  pages granted before the warp's rows
+  __device__ void store_offsets(std::uint64_t* to, std::uint64_t before) const
   {
-    to += first;
-    if (count == per_thread && is_16_byte_aligned(to)) {
-      for (std::uint32_t i = 0; i < per_thread; i += 2) {
-        ulonglong2 const two{offset, offset + demand[i]};
-        reinterpret_cast<ulonglong2*>(to)[i / 2] = two;
-        offset                                   = two.y + demand[i + 1];
-      }
-    } else {
-      for (std::uint32_t i = 0; i < per_thread; ++i) {
-        if (i < count) { to[i] = offset; }
-        offset += demand[i];
-      }
+    for (std::uint32_t i = 0; i < per_lane; ++i) {
+      std::uint32_t const row = i * 32 + lane_index();
+      if (row < count) { to[first + row] = before + sums[row]; }
     }
   }
 };

@@ -15,6 +15,7 @@ namespace diffkv {
 //! Measured on an H200: one wave of CTAs, each thread with neighbouring rows.
 struct claim_tuning_sm90 {
   static constexpr std::uint32_t rows_per_thread = 8;
+  static constexpr std::uint32_t least_threads   = 128;  //!< they sum the tiles' totals
   static constexpr std::uint32_t max_threads     = 1024;
   static constexpr std::uint32_t wanted_tiles    = 132;
   static constexpr std::uint32_t least_rows      = 256;  //!< of a tile, where there are many
@@ -46,12 +47,12 @@ template <class Tuning = claim_tuning_sm90>
   if (per_seq > wanted && per_seq > Tuning::whole_sequence_rows) {
     std::uint64_t const parts = detail::ceil_div(per_seq, wanted);
     rows                      = detail::ceil_div(per_seq, parts);
-    rows = detail::ceil_div<std::uint64_t>(rows, Tuning::rows_per_thread) * Tuning::rows_per_thread;
-    per_sequence = detail::ceil_div(per_seq, rows);
+    rows                      = detail::round_up<std::uint64_t>(rows, Tuning::rows_per_thread);
+    per_sequence              = detail::ceil_div(per_seq, rows);
   } else if (per_seq > 0) {
     std::uint64_t const fit = most / per_seq;
     sequences               = detail::min_of(detail::ceil_div(wanted, per_seq), fit);
-    // Tiles that start at a multiple of 8 rows are loaded in 16-byte pieces.
+    // A warp for each sequence leaves none of them idle, and 16-byte loads stay aligned.
     std::uint64_t const even = detail::ceil_div<std::uint64_t>(sequences, 8) * 8;
     if (sequences > 4 && even <= fit) { sequences = even; }
     rows = sequences * per_seq;
@@ -64,11 +65,13 @@ template <class Tuning = claim_tuning_sm90>
   DIFFKV_EXPECTS(count <= 0x7FFF'FFFFu, "rows_per_sequence: " + std::to_string(num_sequences) +
                                           " sequences of " + std::to_string(rows_per_sequence) +
                                           " rows are more than one launch can take");
-  std::uint64_t const warps = detail::max_of<std::uint64_t>(
-    detail::ceil_div<std::uint64_t>(rows, 32 * Tuning::rows_per_thread), 1);
+  std::uint64_t const threads = detail::max_of<std::uint64_t>(
+    detail::round_up<std::uint64_t>(detail::ceil_div<std::uint64_t>(rows, Tuning::rows_per_thread),
+                                    32),
+    Tuning::least_threads);
   return {static_cast<std::uint32_t>(count), static_cast<std::uint32_t>(rows),
           static_cast<std::uint32_t>(sequences), static_cast<std::uint32_t>(per_sequence),
-          static_cast<std::uint32_t>(warps * 32)};
+          static_cast<std::uint32_t>(threads)};
 }
 
 }  // namespace diffkv

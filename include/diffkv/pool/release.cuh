@@ -47,6 +47,7 @@ struct release_params {
   free_ring_ref ring;
   page_list list;
   release_report* report;
+  std::uint32_t num_ctas;
   ring_snapshot* snapshot;
   release_counts* counts;   //!< [CTAs]
   std::uint32_t* released;  //!< [ceil(capacity / 32)] bit i: id i goes back
@@ -63,7 +64,10 @@ DIFFKV_KERNEL void __launch_bounds__(Tuning::threads)
 {
   __shared__ std::uint32_t warps[Tuning::threads / 32][3];
   wait_for_previous();
-  if (blockIdx.x == 0 && threadIdx.x == 0) { *p.snapshot = take_snapshot(p.ring); }
+  if (blockIdx.x == p.num_ctas) {  // apart, so that no list waits for the counters
+    if (threadIdx.x == 0) { *p.snapshot = take_snapshot(p.ring); }
+    return;
+  }
   std::uint64_t const size  = p.list.size();
   std::uint64_t const begin = std::uint64_t{blockIdx.x} * ids_per_cta<Tuning>;
   std::uint32_t found[3]    = {};
@@ -155,15 +159,15 @@ DIFFKV_KERNEL void __launch_bounds__(Tuning::threads)
 //! Gives pages back, in their order; see host::release. In a checked ring ids that are no page, and
 //! pages that are free already, are skipped and counted. Of two places that name one page in one call,
 //! one is released and one is repeated; which of them is not said.
-//! @param[out] report  device memory, or null
 //! @param workspace    device memory, aligned to 16 bytes
+//! @param[out] report  device memory, or null
 //! @pre (unchecked)    each id was claimed and not yet released
 //! @throws  invalid_argument for a missing ring or list, more ids than a grid can take, or too small a
 //!          workspace, before any launch; cuda_error
 //! @stream  ordered in `stream`, does not wait, may be captured in a graph; two kernels
 //! @cost    O(list.capacity)
-inline void release(free_ring_ref const& ring, page_list const& list, release_report* report,
-                    void* workspace, std::size_t workspace_bytes, cudaStream_t stream)
+inline void release(free_ring_ref const& ring, page_list const& list, void* workspace,
+                    std::size_t workspace_bytes, release_report* report, cudaStream_t stream)
 {
   using tuning = release_tuning_sm90;
   if (list.capacity == 0) {
@@ -188,10 +192,12 @@ inline void release(free_ring_ref const& ring, page_list const& list, release_re
   auto* const snapshot = static_cast<ring_snapshot*>(workspace);
   auto* const counts   = reinterpret_cast<detail::release_counts*>(snapshot + 1);
   auto* const released = reinterpret_cast<std::uint32_t*>(counts + ctas);
-  detail::release_params const params{ring, list, report, snapshot, counts, released};
-  detail::launch_shape const shape{static_cast<unsigned>(ctas), tuning::threads, 0, true};
-  detail::launch(detail::release_count_kernel<tuning>, shape, stream, params);
-  detail::launch(detail::release_write_kernel<tuning>, shape, stream, params);
+  detail::release_params const params{ring,     list,   report,  static_cast<std::uint32_t>(ctas),
+                                      snapshot, counts, released};
+  detail::launch(detail::release_count_kernel<tuning>,
+                 {params.num_ctas + 1, tuning::threads, 0, true}, stream, params);
+  detail::launch(detail::release_write_kernel<tuning>, {params.num_ctas, tuning::threads, 0, true},
+                 stream, params);
 }
 
 }  // namespace diffkv

@@ -1,0 +1,373 @@
+// SPDX-FileCopyrightText: 2026 The diffkv authors
+// SPDX-License-Identifier: Apache-2.0
+
+// Claim and release of pages on the device, beside the host twin, a CPU manager with its transfers,
+// and a copy of the same bytes. One row in 32 wants a page, every fourth of these two, as in a
+// generation step. Times are microseconds of one operation in a graph.
+#include "bench_inputs.hpp"
+#include "cpu_manager.hpp"
+#include "graph_time.hpp"
+
+#include <diffkv/pool/claim.cuh>
+#include <diffkv/pool/init_ring.cuh>
+#include <diffkv/pool/release.cuh>
+
+#include <chrono>
+#include <memory>
+#include <numeric>
+
+namespace {
+
+using namespace diffkv;
+
+constexpr std::uint32_t rows_per_sequence = 256;  // 32 layers of 8 heads
+constexpr int replays                     = 15;
+
+cudaStream_t bench_stream()
+{
+  static cudaStream_t const stream = [] {
+    cudaStream_t s = nullptr;
+    DIFFKV_CUDA_TRY(cudaStreamCreateWithFlags(&s, cudaStreamNonBlocking));
+    return s;
+  }();
+  return stream;
+}
+
+template <class T>
+using device_buffer = buffer<T, cuda_async_resource>;
+
+template <class T>
+device_buffer<T> on_device(std::size_t size)
+{
+  return device_buffer<T>(size, {bench_stream()});
+}
+template <class T>
+device_buffer<T> on_device(std::vector<T> const& from)
+{
+  auto to = on_device<T>(from.size());
+  DIFFKV_CUDA_TRY(cudaMemcpyAsync(to.data(), from.data(), from.size() * sizeof(T),
+                                  cudaMemcpyHostToDevice, bench_stream()));
+  DIFFKV_CUDA_TRY(cudaStreamSynchronize(bench_stream()));
+  return to;
+}
+template <class T>
+std::vector<T> to_host(device_buffer<T> const& from)
+{
+  std::vector<T> to(from.size());
+  DIFFKV_CUDA_TRY(cudaStreamSynchronize(bench_stream()));
+  DIFFKV_CUDA_TRY(
+    cudaMemcpy(to.data(), from.data(), to.size() * sizeof(T), cudaMemcpyDeviceToHost));
+  return to;
+}
+
+//! Sets the counters: inside the graphs, so that every claim meets the ring it is meant to meet.
+__global__ void set_counters(free_ring_ref ring, std::uint64_t head, std::uint64_t tail)
+{
+  diffkv::detail::wait_for_previous();
+  *ring.head = head;
+  *ring.tail = tail;
+}
+
+std::vector<std::uint32_t> step_demand(std::size_t rows, unsigned seed)
+{
+  std::mt19937 random{seed};
+  std::vector<std::uint32_t> demand(rows);
+  for (auto& d : demand) { d = random() % 32 != 0 ? 0 : random() % 4 == 0 ? 2 : 1; }
+  return demand;
+}
+
+//! One cache's worth of claims.
+struct claims {
+  claims(std::uint32_t rows, unsigned seed)
+    : sequences{(rows + rows_per_sequence - 1) / rows_per_sequence},
+      demand{step_demand(std::size_t{sequences} * rows_per_sequence, seed)},
+      total{std::accumulate(demand.begin(), demand.end(), std::uint64_t{0})},
+      capacity{static_cast<std::uint32_t>(4 * total + 57)},
+      ring{make_free_ring(capacity, false, cuda_async_resource{bench_stream()}, bench_stream())},
+      demand_d{on_device(demand)},
+      offsets{on_device<std::uint64_t>(demand.size())},
+      ids{on_device<page_id>(total)},
+      granted{on_device<std::uint8_t>(sequences)},
+      refused{on_device<std::uint32_t>(sequences)},
+      num_refused{on_device<std::uint32_t>(1)},
+      workspace{on_device<std::byte>(std::max(claim_workspace_bytes(sequences, rows_per_sequence),
+                                              release_workspace_bytes(total)))}
+  {}
+  void set(std::uint64_t num_free)
+  {
+    std::uint64_t const head = (std::uint64_t{1} << 33) + 12345;
+    diffkv::detail::launch(set_counters, {1, 1, 0, true}, bench_stream(), ring.ref(), head,
+                           head + num_free);
+  }
+  void claim()
+  {
+    diffkv::claim(ring.ref(),
+                  {demand_d.data(),
+                   sequences,
+                   rows_per_sequence,
+                   offsets.data(),
+                   ids.data(),
+                   granted.data(),
+                   {num_refused.data(), refused.data()}},
+                  workspace.data(), workspace.size(), bench_stream());
+  }
+  void release()
+  {
+    diffkv::release(ring.ref(), {ids.data(), nullptr, total}, workspace.data(), workspace.size(),
+                    nullptr, bench_stream());
+  }
+  //! Answers in host memory, with a ring in the same state.
+  template <class Claim>
+  [[nodiscard]] bool equals(std::uint64_t num_free, Claim&& on_host)
+  {
+    set(num_free);
+    claim();
+    free_ring<> twin{capacity, false};
+    *twin.ref().head = (std::uint64_t{1} << 33) + 12345;
+    *twin.ref().tail = *twin.ref().head + num_free;
+    std::vector<std::uint64_t> o(demand.size());
+    std::vector<page_id> i(total);
+    std::vector<std::uint8_t> g(sequences);
+    std::vector<std::uint32_t> r(sequences);
+    std::uint32_t count = 0;
+    on_host(twin.ref(), claim_request{demand.data(),
+                                      sequences,
+                                      rows_per_sequence,
+                                      o.data(),
+                                      i.data(),
+                                      g.data(),
+                                      {&count, r.data()}});
+    r.resize(count);
+    auto got_ids     = to_host(ids);
+    auto got_refused = to_host(refused);
+    auto const taken =
+      static_cast<std::size_t>(*twin.ref().head - ((std::uint64_t{1} << 33) + 12345));
+    got_ids.resize(taken);
+    i.resize(taken);
+    if (to_host(num_refused)[0] != count) { return false; }
+    got_refused.resize(count);
+    return to_host(offsets) == o && got_ids == i && to_host(granted) == g && got_refused == r;
+  }
+  [[nodiscard]] std::size_t bytes() const
+  {
+    return demand.size() * (sizeof(std::uint32_t) + sizeof(std::uint64_t)) +
+           2 * total * sizeof(page_id);
+  }
+
+  std::uint32_t sequences;
+  std::vector<std::uint32_t> demand;
+  std::uint64_t total;
+  std::uint32_t capacity;
+  free_ring<cuda_async_resource> ring;
+  device_buffer<std::uint32_t> demand_d;
+  device_buffer<std::uint64_t> offsets;
+  device_buffer<page_id> ids;
+  device_buffer<std::uint8_t> granted;
+  device_buffer<std::uint32_t> refused;
+  device_buffer<std::uint32_t> num_refused;
+  device_buffer<std::byte> workspace;
+};
+
+//! Some caches, to be served in turn.
+std::vector<std::unique_ptr<claims>> caches(std::uint32_t rows, int count)
+{
+  std::vector<std::unique_ptr<claims>> all;
+  for (int i = 0; i < count; ++i) {
+    all.push_back(std::make_unique<claims>(rows, 7 + static_cast<unsigned>(i)));
+  }
+  return all;
+}
+
+bool claims_are_right(claims& work)
+{
+  auto const twin = [](auto const& ring, auto const& request) { host::claim(ring, request); };
+  return work.equals(work.capacity, twin) && work.equals(work.total / 2, twin);
+}
+
+std::string figure_of(benchmark::State const& state, char const* suffix)
+{
+  std::int64_t const rows = state.range(0);
+  bool const asked        = (rows == 32'768 || rows == 1'000'000) && state.range(1) == 2;
+  return asked ? "manager.claim_us." + std::to_string(rows) + suffix : std::string{};
+}
+
+void claim_rows(benchmark::State& state)
+{
+  auto const all =
+    caches(static_cast<std::uint32_t>(state.range(0)), static_cast<int>(state.range(1)));
+  for (auto const& one : all) {
+    if (!claims_are_right(*one)) { return state.SkipWithError("the claim differs from its twin"); }
+    one->set(std::uint64_t{1} << 40);  // never short, however many claims
+  }
+  double const us = bench::graph_us_per_op(bench_stream(), 16, replays, [&](int i) {
+    all[static_cast<std::size_t>(i) % all.size()]->claim();
+  });
+  bench::report_us(state, us, figure_of(state, ""));
+  bench::report_bytes(state, all[0]->bytes());
+}
+BENCHMARK(claim_rows)
+  ->ArgNames({"rows", "caches"})
+  ->ArgsProduct({{256, 1'024, 8'192, 32'768, 81'920, 262'144, 1'000'000}, {2}})
+  ->Args({32'768, 1})
+  ->Args({1'000'000, 1})
+  ->Args({1'000'000, 4})
+  ->UseManualTime()
+  ->Iterations(1)
+  ->Unit(benchmark::kMicrosecond);
+
+//! The ring holds half of what is wanted.
+void claim_rows_short(benchmark::State& state)
+{
+  auto const all =
+    caches(static_cast<std::uint32_t>(state.range(0)), static_cast<int>(state.range(1)));
+  for (auto const& one : all) {
+    if (!claims_are_right(*one)) { return state.SkipWithError("the claim differs from its twin"); }
+  }
+  auto const set = [&](int i) {
+    auto& one = *all[static_cast<std::size_t>(i) % all.size()];
+    one.set(one.total / 2);
+  };
+  double const both = bench::graph_us_per_op(bench_stream(), 16, replays, [&](int i) {
+    set(i);
+    all[static_cast<std::size_t>(i) % all.size()]->claim();
+  });
+  double const us   = both - bench::graph_us_per_op(bench_stream(), 16, replays, set);
+  bench::report_us(state, us, figure_of(state, ".short"));
+}
+BENCHMARK(claim_rows_short)
+  ->ArgNames({"rows", "caches"})
+  ->ArgsProduct({{1'024, 32'768, 1'000'000}, {2}})
+  ->UseManualTime()
+  ->Iterations(1)
+  ->Unit(benchmark::kMicrosecond);
+
+//! A list of as many pages as the rows claim.
+void release_list(benchmark::State& state)
+{
+  auto const all = caches(static_cast<std::uint32_t>(state.range(0)), 2);
+  for (auto const& one : all) {
+    if (!claims_are_right(*one)) { return state.SkipWithError("the claim differs from its twin"); }
+    one->set(one->capacity);
+    one->claim();
+  }
+  double const us = bench::graph_us_per_op(bench_stream(), 16, replays, [&](int i) {
+    all[static_cast<std::size_t>(i) % all.size()]->release();
+  });
+  bench::report_us(state, us);
+  state.counters["pages"] = static_cast<double>(all[0]->total);
+}
+BENCHMARK(release_list)
+  ->ArgName("rows")
+  ->Arg(1'024)
+  ->Arg(32'768)
+  ->Arg(1'000'000)
+  ->UseManualTime()
+  ->Iterations(1)
+  ->Unit(benchmark::kMicrosecond);
+
+//! Baseline: device memory copied to device memory, as many bytes as a claim reads and writes.
+void copy_of_the_same_bytes(benchmark::State& state)
+{
+  claims const work{static_cast<std::uint32_t>(state.range(0)), 7};
+  std::size_t const half = work.bytes() / 2;
+  auto const from        = on_device<std::byte>(2 * half);
+  auto to                = on_device<std::byte>(2 * half);
+  double const us        = bench::graph_us_per_op(bench_stream(), 16, replays, [&](int i) {
+    std::size_t const at = i % 2 == 0 ? 0 : half;
+    DIFFKV_CUDA_TRY(cudaMemcpyAsync(to.data() + at, from.data() + at, half,
+                                           cudaMemcpyDeviceToDevice, bench_stream()));
+  });
+  bench::report_us(state, us);
+  bench::report_bytes(state, work.bytes());
+}
+BENCHMARK(copy_of_the_same_bytes)
+  ->ArgName("rows")
+  ->Arg(1'024)
+  ->Arg(32'768)
+  ->Arg(1'000'000)
+  ->UseManualTime()
+  ->Iterations(1)
+  ->Unit(benchmark::kMicrosecond);
+
+//! Baseline: the host twin, one thread, everything in host memory already.
+void claim_by_host_twin(benchmark::State& state)
+{
+  claims const work{static_cast<std::uint32_t>(state.range(0)), 7};
+  free_ring<> ring{work.capacity, false};
+  std::vector<std::uint64_t> offsets(work.demand.size());
+  std::vector<page_id> ids(work.total);
+  std::vector<std::uint8_t> granted(work.sequences);
+  for (auto _ : state) {
+    *ring.ref().head = 0;
+    host::claim(ring.ref(), {work.demand.data(),
+                             work.sequences,
+                             rows_per_sequence,
+                             offsets.data(),
+                             ids.data(),
+                             granted.data(),
+                             {}});
+    benchmark::DoNotOptimize(ids.data());
+    benchmark::ClobberMemory();
+  }
+}
+BENCHMARK(claim_by_host_twin)
+  ->ArgName("rows")
+  ->Arg(1'024)
+  ->Arg(32'768)
+  ->Arg(1'000'000)
+  ->Unit(benchmark::kMicrosecond);
+
+//! Baseline: the CPU manager. Demand comes up, all cores claim, offsets and ids go down.
+void claim_by_cpu_manager(benchmark::State& state)
+{
+  claims work{static_cast<std::uint32_t>(state.range(0)), 7};
+  bench::cpu_manager manager;
+  auto const by_manager = [&](auto const& ring, auto const& request) {
+    manager.claim(ring, request);
+  };
+  if (!work.equals(work.capacity, by_manager) || !work.equals(work.total / 2, by_manager)) {
+    return state.SkipWithError("the CPU manager answers otherwise");
+  }
+  using pinned = bench::pinned_resource;
+  free_ring<> ring{work.capacity, false};
+  buffer<std::uint32_t, pinned> demand(work.demand.size());
+  buffer<std::uint64_t, pinned> offsets(work.demand.size());
+  buffer<page_id, pinned> ids(work.total);
+  buffer<std::uint8_t, pinned> granted(work.sequences);
+  auto const copy = [](auto* to, auto const* from, std::size_t count) {
+    DIFFKV_CUDA_TRY(
+      cudaMemcpyAsync(to, from, count * sizeof *to, cudaMemcpyDefault, bench_stream()));
+  };
+  std::vector<double> times;
+  for (int i = 0; i < 60; ++i) {
+    *ring.ref().head = 0;
+    auto const begin = std::chrono::steady_clock::now();
+    copy(demand.data(), work.demand_d.data(), demand.size());
+    DIFFKV_CUDA_TRY(cudaStreamSynchronize(bench_stream()));
+    manager.claim(ring.ref(), {demand.data(),
+                               work.sequences,
+                               rows_per_sequence,
+                               offsets.data(),
+                               ids.data(),
+                               granted.data(),
+                               {}});
+    copy(work.offsets.data(), offsets.data(), offsets.size());
+    copy(work.ids.data(), ids.data(), ids.size());
+    copy(work.granted.data(), granted.data(), granted.size());
+    DIFFKV_CUDA_TRY(cudaStreamSynchronize(bench_stream()));
+    std::chrono::duration<double, std::micro> const took = std::chrono::steady_clock::now() - begin;
+    if (i >= 10) { times.push_back(took.count()); }
+  }
+  bench::report_us(state, bench::median(times));
+  state.counters["threads"] = manager.num_threads();
+}
+BENCHMARK(claim_by_cpu_manager)
+  ->ArgName("rows")
+  ->Arg(1'024)
+  ->Arg(32'768)
+  ->Arg(1'000'000)
+  ->UseManualTime()
+  ->Iterations(1)
+  ->Unit(benchmark::kMicrosecond);
+
+}  // namespace
