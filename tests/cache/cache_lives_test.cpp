@@ -131,10 +131,12 @@ TEST_CASE("kv_cache: a resource of the caller's own is asked once and given ever
 TEST_CASE("kv_cache: illegal options are refused before any memory is asked for", "[cache]")
 {
   counting_resource resource{};
+  diffkv::harmonic_table const harmonic{80};
+  auto policy       = diffkv::test::policy_of(policy_kind::paper, harmonic);
   auto const refuse = [&](auto&& change) {
     cache_options options = tiny_options();
     change(options);
-    CHECK_THROWS_AS(counted_cache(options, {}, resource), diffkv::invalid_argument);
+    CHECK_THROWS_AS(counted_cache(options, policy, resource), diffkv::invalid_argument);
   };
   refuse([](cache_options& o) { o.num_pages = 0; });
   refuse([](cache_options& o) { o.page_bytes = 128; });
@@ -142,5 +144,10 @@ TEST_CASE("kv_cache: illegal options are refused before any memory is asked for"
   refuse([](cache_options& o) { o.low = {{3}, {2}}; });
   refuse([](cache_options& o) { o.shape.window = 0; });
   refuse([](cache_options& o) { o.limits = {0.0f, 1.0f}; });
+  policy.kind                 = policy_kind::static_budget;
+  policy.static_budget.budget = -1;
+  refuse([](cache_options&) {});
   CHECK(resource.book->calls == 0);
+  policy.static_budget.budget = 0;
+  CHECK_NOTHROW(counted_cache(tiny_options(), policy, resource));
 }

@@ -120,6 +120,23 @@ TEST_CASE("cache_options: each illegal option is refused by name with its legal 
   }
 }
 
+TEST_CASE("kv_cache: a policy that cannot serve the longest sequence is refused by name", "[cache]")
+{
+  diffkv::harmonic_table const harmonic{119};
+  cache_options options = diffkv::test::small_options();  // max_tokens 120
+  using relative_cache  = diffkv::kv_cache<diffkv::dynamic_config<diffkv::relative_policy>>;
+  using static_cache    = diffkv::kv_cache<diffkv::dynamic_config<diffkv::static_policy>>;
+  using any_cache       = diffkv::kv_cache<diffkv::dynamic_config<diffkv::any_policy>>;
+  CHECK_THAT(message_of([&] { relative_cache{options}; }), contains("harmonic table for 0 tokens"));
+  CHECK_THAT(message_of([&] { relative_cache(options, {harmonic.ref()}); }),
+             contains("at least max_tokens = 120"));
+  CHECK_THAT(message_of([&] { any_cache{options}; }), contains("harmonic"));
+  CHECK_THAT(message_of([&] { static_cache(options, {-1}); }), contains("budget: -1"));
+  options.shape.max_tokens = 119;
+  CHECK(message_of([&] { relative_cache(options, {harmonic.ref()}); }) == "accepted");
+  CHECK(message_of([&] { static_cache(options, {0}); }) == "accepted");
+}
+
 TEST_CASE("cache_options: defaults are resolved to the best page size and the default clips",
           "[cache]")
 {

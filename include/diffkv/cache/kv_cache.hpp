@@ -33,7 +33,7 @@ class kv_cache {
   //! @throws invalid_argument naming the first illegal option; what the resource throws
   explicit kv_cache(cache_options options, policy_type policy = {}, MemoryResource resource = {})
     : options_{detail::checked(options_for<Config>(std::move(options)))},
-      policy_{policy},
+      policy_{checked(policy, options_.shape)},
       storage_{options_,
                free_ring<MemoryResource>{options_.num_pages, options_.checked_ring, resource},
                resource},
@@ -137,6 +137,12 @@ class kv_cache {
   }
 
  private:
+  static policy_type checked(policy_type const& policy, cache_shape const& shape)
+  {
+    validate_policy(policy, shape.max_tokens);
+    return policy;
+  }
+
   cache_options options_;
   policy_type policy_;
   cache_storage<MemoryResource> storage_;

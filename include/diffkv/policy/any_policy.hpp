@@ -37,6 +37,13 @@ struct any_policy {
 
   using row_parameters = static_policy::row_parameters;
 
+  //! @throws invalid_argument as the policy named by `kind` does
+  void validate(std::int32_t max_tokens) const
+  {
+    if (kind == policy_kind::relative) { relative.validate(max_tokens); }
+    if (kind == policy_kind::static_budget) { static_budget.validate(max_tokens); }
+  }
+
   [[nodiscard]] DIFFKV_HOST_DEVICE constexpr std::int32_t prompt_queries(
     std::int32_t num_tokens) const noexcept
   {

@@ -17,6 +17,10 @@
 //!     float priority(importance, i, N)                     // the least goes first
 //!     step_decision step(step_view)                        // one generation step of one row
 //!
+//! And, if it has demands of its own, on the host:
+//!
+//!     void validate(max_tokens) const                      // throws invalid_argument; kv_cache asks
+//!
 //! Laws (tests/policy/contract.hpp checks them for any policy):
 //!   - classify and step are pure; classify never sees a token of the window or of count 0;
 //!   - a token of greater importance, all else equal, never gets a lesser tier (in step: the leaving
@@ -120,5 +124,20 @@ struct is_policy<
   : std::true_type {};
 template <class T>
 inline constexpr bool is_policy_v = is_policy<T>::value;
+
+template <class T, class = void>
+struct has_validate : std::false_type {};
+template <class T>
+struct has_validate<T, std::void_t<decltype(std::declval<T const&>().validate(std::int32_t{}))>>
+  : std::true_type {};
+
+//! Asks a policy whether it can serve sequences of up to `max_tokens` tokens.
+//! @throws invalid_argument naming what it lacks
+template <class Policy>
+void validate_policy(Policy const& policy, std::int32_t max_tokens)
+{
+  static_assert(is_policy_v<Policy>, "Policy must fulfil policy/contract.hpp");
+  if constexpr (has_validate<Policy>::value) { policy.validate(max_tokens); }
+}
 
 }  // namespace diffkv

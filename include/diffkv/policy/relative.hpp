@@ -15,6 +15,15 @@ struct relative_policy {
   using row_parameters = no_parameters;
   harmonic_ref harmonic{};  //!< must outlive the policy's use and reach the longest sequence
 
+  //! @throws invalid_argument if the table does not reach the longest sequence
+  void validate(std::int32_t max_tokens) const
+  {
+    DIFFKV_EXPECTS(harmonic.sums != nullptr && harmonic.max_tokens >= max_tokens,
+                   "policy: relative has a harmonic table for " +
+                     std::to_string(harmonic.sums == nullptr ? 0 : harmonic.max_tokens) +
+                     " tokens, needs at least max_tokens = " + std::to_string(max_tokens));
+  }
+
   [[nodiscard]] DIFFKV_HOST_DEVICE constexpr std::int32_t prompt_queries(
     std::int32_t num_tokens) const noexcept
   {

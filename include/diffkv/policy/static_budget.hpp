@@ -23,6 +23,12 @@ struct static_policy {
     bool keep_all = true;
   };
 
+  //! @throws invalid_argument for a budget below 0
+  void validate(std::int32_t) const
+  {
+    DIFFKV_EXPECTS(budget >= 0, "budget: " + std::to_string(budget) + " must be at least 0");
+  }
+
   [[nodiscard]] DIFFKV_HOST_DEVICE constexpr std::int32_t prompt_queries(
     std::int32_t num_tokens) const noexcept
   {
