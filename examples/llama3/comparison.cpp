@@ -55,7 +55,10 @@ compared_position compare_logits(std::vector<float> const& reference,
   auto const p = log_probabilities(reference);
   auto const q = log_probabilities(other);
   compared_position result;
-  for (std::size_t i = 0; i < p.size(); ++i) { result.kl += std::exp(p[i]) * (p[i] - q[i]); }
+  for (std::size_t i = 0; i < p.size(); ++i) {
+    double const probability = std::exp(p[i]);
+    if (probability > 0.0) { result.kl += probability * (p[i] - q[i]); }  // 0 log 0 is 0
+  }
   result.agrees                     = sampler::greedy(reference) == sampler::greedy(other);
   result.log_probability            = p.at(static_cast<std::size_t>(next));
   result.log_probability_compressed = q.at(static_cast<std::size_t>(next));
@@ -64,23 +67,36 @@ compared_position compare_logits(std::vector<float> const& reference,
 
 comparison compare(model& of, attention_backend& reference, attention_backend& other,
                    std::vector<token_id> const& prompt, std::vector<token_id> const& continuation,
-                   int count, progress_callback const& progress)
+                   int count, compare_progress const& progress)
 {
   auto const token_at = [&](std::size_t i, std::vector<float> const& logits) {
     return i < continuation.size() ? continuation[i] : sampler::greedy(logits);
   };
-  std::vector<float> const start = of.prompt(prompt, reference, progress);
-  static_cast<void>(of.prompt(prompt, other, progress));
-
   comparison result;
+  // What the model spent since the call before, onto one account.
+  auto const charge = [&of](time_account* to) {
+    if (to != nullptr) {
+      to->matrices += of.times().matrices;
+      to->attention += of.times().attention;
+      to->other += of.times().other;
+    }
+    of.clear_times();
+  };
+  std::vector<float> const start = of.prompt(prompt, reference, progress.reference_prompt);
+  charge(nullptr);
+  static_cast<void>(of.prompt(prompt, other, progress.other_prompt));
+  charge(&result.prompt_time);
+
   auto position = static_cast<int>(prompt.size());
   token_id next = token_at(0, start);
   for (int i = 0; i < count; ++i, ++position) {
     std::vector<float> const a = of.decode(next, position, reference);
+    charge(nullptr);
     std::vector<float> const b = of.decode(next, position, other);
-    next                       = token_at(static_cast<std::size_t>(i) + 1, a);
+    charge(&result.decode_time);
+    next = token_at(static_cast<std::size_t>(i) + 1, a);
     result.positions.push_back(compare_logits(a, b, next));
-    if (progress) { progress(i + 1, count); }
+    if (progress.tokens) { progress.tokens(i + 1, count); }
   }
   return result;
 }

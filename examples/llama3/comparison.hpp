@@ -6,6 +6,7 @@
 //! What compression costs: the same tokens through a 16-bit cache and a compressed one.
 //! Read before this: llama3/paged_backend.hpp.  Read next: llama3/report.hpp.
 #include "llama3/model.hpp"
+#include "llama3/time_account.hpp"
 #include "llama3/token_id.hpp"
 
 #include <vector>
@@ -22,6 +23,8 @@ struct compared_position {
 
 struct comparison {
   std::vector<compared_position> positions;
+  time_account prompt_time{};  //!< of the compressed cache alone
+  time_account decode_time{};
 
   [[nodiscard]] double mean_kl() const;
   [[nodiscard]] double agreement() const;  //!< share of positions that agree
@@ -35,11 +38,16 @@ struct comparison {
 [[nodiscard]] compared_position compare_logits(std::vector<float> const& reference,
                                                std::vector<float> const& other, token_id next);
 
-//! Reads `prompt` into both backends, then forces `count` tokens through them: those of
+//! Told how far each part is; each may be empty.
+struct compare_progress {
+  progress_callback reference_prompt, other_prompt, tokens;
+};
+
+//! Reads `prompt` into both backends, once each, then forces `count` tokens through them: those of
 //! `continuation`, then, where it ends, what is most likely under `reference`.
 [[nodiscard]] comparison compare(model& of, attention_backend& reference, attention_backend& other,
                                  std::vector<token_id> const& prompt,
                                  std::vector<token_id> const& continuation, int count,
-                                 progress_callback const& progress);
+                                 compare_progress const& progress = {});
 
 }  // namespace llama3

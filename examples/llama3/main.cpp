@@ -3,13 +3,15 @@
 
 //! @file
 //! The decode loop: a Llama-family model answers a prompt with its keys and values in diffkv pages.
-//! Read before this: llama3/paged_backend.hpp, llama3/generate.hpp, llama3/options.hpp.
+//! Read before this: llama3/paged_backend.hpp, llama3/generate.hpp, llama3/options.hpp. The order
+//! of all files is in README.md.
 #include "llama3/calibration.hpp"
 #include "llama3/chat_template.hpp"
 #include "llama3/comparison.hpp"
 #include "llama3/generate.hpp"
 #include "llama3/model.hpp"
 #include "llama3/options.hpp"
+#include "llama3/progress.hpp"
 #include "llama3/report.hpp"
 #include "llama3/tokenizer.hpp"
 #include "llama3/utf8_stream.hpp"
@@ -26,16 +28,6 @@ namespace {
 using namespace llama3;
 
 void say(std::string const& message) { fmt::print(stderr, "{}\n", message); }
-
-//! A line on standard error that grows while a long prompt is read.
-progress_callback progress_of(std::string const& what)
-{
-  return [what](int done, int all) {
-    fmt::print(stderr, "\r{}: {}/{}", what, done, all);
-    if (done == all) { fmt::print(stderr, "\n"); }
-    std::fflush(stderr);
-  };
-}
 
 //! What the user's text is as tokens: the prompt, and what comes behind it in the input.
 struct input_tokens {
@@ -62,7 +54,9 @@ input_tokens tokens_of(program_options const& options, tokenizer const& words)
   return {words.with_bos({begin, end}), {end, all.end()}};
 }
 
-std::string calibration_text(program_options const& options)
+//! The text that key offsets are calibrated on.
+std::vector<token_id> calibration_ids(program_options const& options, model_config const& config,
+                                      tokenizer const& words)
 {
   std::filesystem::path const file = options.calibration_text.value_or(LLAMA3_CALIBRATION_TEXT);
   std::ifstream in{file, std::ios::binary};
@@ -72,7 +66,10 @@ std::string calibration_text(program_options const& options)
                      ": cannot be read or is empty; name a text with --calibrate FILE, or use "
                      "--conditioning rotated, which needs none");
   }
-  return text;
+  std::vector<token_id> ids = words.with_bos(words.encode(text));
+  std::size_t const longest = static_cast<std::size_t>(std::min(config.max_positions, 2048));
+  ids.resize(std::min(ids.size(), longest));
+  return ids;
 }
 
 //! Everything that is loaded before a token is read.
@@ -80,7 +77,9 @@ struct loaded {
   model_config config;
   tokenizer words;
   input_tokens input;
-  int max_tokens;  // of the sequence
+  std::vector<token_id> calibration;  // empty unless keys are centred
+  int context;                        // prompt and new tokens at most
+  int max_tokens;                     // of this sequence
 };
 
 //! Loads what is small and refuses what cannot work, before any weight is read.
@@ -105,19 +104,29 @@ loaded prepare(program_options const& options)
   }
   int const max_tokens = wanted < context - prompt ? prompt + wanted : context;
   check_context(config, max_tokens);
-  return {std::move(config), std::move(words), std::move(input), max_tokens};
+  check_settings(config, options.cache, max_tokens);
+  std::vector<token_id> calibration;
+  if (has(options.cache.conditioning, diffkv::conditioning::centred)) {
+    calibration = calibration_ids(options, config, words);
+  }
+  return {std::move(config),      std::move(words), std::move(input),
+          std::move(calibration), context,          max_tokens};
 }
 
 void run_comparison(program_options const& options, loaded const& l, model& of,
                     paged_backend& backend, thread_pool& threads, run_report& report)
 {
   paged_backend reference{l.config, uncompressed_settings(), l.max_tokens, {}, threads};
-  report.compared         = compare(of, reference, backend, l.input.prompt, l.input.continuation,
-                                    options.compare, progress_of("comparing"));
+  report.compared = compare(
+    of, reference, backend, l.input.prompt, l.input.continuation, options.compare,
+    {progress_on_stderr("16-bit cache, reading the prompt"),
+     progress_on_stderr("compressed cache, reading the prompt"), progress_on_stderr("comparing")});
   report.new_tokens       = options.compare;
   report.finish           = "compare";
-  report.generate_seconds = of.times().total();  // both caches, the prompts included
-  report.generate_time    = of.times();
+  report.prompt_time      = report.compared->prompt_time;
+  report.prompt_seconds   = report.prompt_time.total();
+  report.generate_time    = report.compared->decode_time;
+  report.generate_seconds = report.generate_time.total();
 }
 
 void run_generation(program_options const& options, loaded const& l, model& of,
@@ -135,7 +144,7 @@ void run_generation(program_options const& options, loaded const& l, model& of,
   auto position   = 0;
   auto const next = [&](std::vector<token_id> const& tokens) -> logits_view {
     if (position == 0) {
-      logits                = of.prompt(tokens, backend, progress_of("reading the prompt"));
+      logits                = of.prompt(tokens, backend, progress_on_stderr("reading the prompt"));
       report.prompt_time    = of.times();
       report.prompt_seconds = of.times().total();
       of.clear_times();
@@ -145,13 +154,15 @@ void run_generation(program_options const& options, loaded const& l, model& of,
     position += static_cast<int>(tokens.size());
     return logits;
   };
-  generation const answer =
-    generate(l.input.prompt, next, choose, l.config.stop_ids,
-             {options.max_tokens, options.context == 0 ? l.config.max_positions : options.context},
-             [&](token_id id) {
-               if (!l.words.is_control(id)) { show(stream.push(l.words.token_bytes(id))); }
-             });
+  generation const answer = generate(l.input.prompt, next, choose, l.config.stop_ids,
+                                     {options.max_tokens, l.context}, [&](token_id id) {
+                                       if (!l.words.is_control(id)) {
+                                         show(stream.push(l.words.token_bytes(id)));
+                                       }
+                                     });
   show(stream.finish() + "\n");
+  // No new token was asked for, or the prompt fills the context: the report is about the prompt.
+  if (position == 0) { static_cast<void>(next(l.input.prompt)); }
   report.new_tokens       = static_cast<int>(answer.tokens.size());
   report.finish           = std::string{name_of(answer.reason)};
   report.generate_time    = of.times();
@@ -166,11 +177,9 @@ int run(program_options const& options)
   model of{l.config, files, threads};
 
   std::vector<float> offsets;
-  if (has(options.cache.conditioning, diffkv::conditioning::centred)) {
-    std::vector<token_id> ids = l.words.with_bos(l.words.encode(calibration_text(options)));
-    std::size_t const longest = static_cast<std::size_t>(std::min(l.config.max_positions, 2048));
-    ids.resize(std::min(ids.size(), longest));
-    offsets = key_offsets(of, files, ids, threads, say, progress_of("calibrating key offsets"));
+  if (!l.calibration.empty()) {
+    offsets = key_offsets(of, files, l.calibration, threads, say,
+                          progress_on_stderr("calibrating key offsets"));
     of.clear_times();
   }
   paged_backend backend{l.config, options.cache, l.max_tokens, std::move(offsets), threads};

@@ -6,11 +6,12 @@
 #include <fmt/format.h>
 #include <CLI/CLI.hpp>
 
+#include <unistd.h>  // isatty
+
 #include <cstdio>
 #include <fstream>
 #include <iostream>
 #include <iterator>
-#include <sstream>
 
 namespace llama3 {
 
@@ -32,62 +33,116 @@ void add_options(CLI::App& app, program_options& o, written& text)
 {
   app.option_defaults()->always_capture_default();
   app.footer(
-    "The paper's own settings: --policy paper --conditioning none --threshold-high 1 "
-    "--threshold-low 0.02 --score-every 1");
-  app.add_option("--model", o.model, "folder with config.json, safetensors and tokenizer.json")
+    "The settings of the DiffKV paper:\n"
+    "  --conditioning none --policy paper --threshold-high 1 --threshold-low 0.02 --score-every 1");
+  app.failure_message(
+    [](CLI::App const*, CLI::Error const& error) { return error.what() + std::string{"\n"}; });
+
+  auto option = [&](char const* name, auto& value, char const* help) {
+    return app.add_option(name, value, help);
+  };
+  char const* group = "Model and prompt";
+  option("--model", o.model, "folder with config.json, *.safetensors and tokenizer.json")
     ->required()
-    ->check(CLI::ExistingDirectory);
-  auto* prompt = app.add_option("--prompt", text.prompt, "the prompt; else standard input");
-  app.add_option("--prompt-file", text.prompt_file, "file with the prompt")->excludes(prompt);
-  app.add_flag("--raw", o.raw, "no chat template: continue the text");
-  app.add_option("--skip", o.skip, "with --raw: tokens of the input to leave out first")
-    ->check(CLI::NonNegativeNumber);
-  app.add_option("--prompt-tokens", o.take, "with --raw: tokens of the input to read; 0: all")
-    ->check(CLI::NonNegativeNumber);
-  app.add_option("--max-tokens", o.max_tokens, "new tokens at most")->check(CLI::NonNegativeNumber);
-  app.add_option("--context", o.context, "prompt and new tokens at most; 0: what the model allows")
-    ->check(CLI::NonNegativeNumber);
+    ->check(CLI::ExistingDirectory)
+    ->group(group);
+  auto* prompt = option("--prompt", text.prompt,
+                        "the prompt; without it and --prompt-file, "
+                        "standard input is read")
+                   ->group(group);
+  prompt->default_str("");
+  option("--prompt-file", text.prompt_file, "file with the prompt")
+    ->excludes(prompt)
+    ->check(CLI::ExistingFile)
+    ->group(group);
+  app.add_flag("--raw", o.raw, "no chat template: continue the text")->group(group);
+  option("--skip", o.skip, "with --raw: leave out so many tokens of the input")
+    ->check(CLI::NonNegativeNumber)
+    ->group(group);
+  option("--prompt-tokens", o.take, "with --raw: read so many tokens as the prompt; 0: all")
+    ->check(CLI::NonNegativeNumber)
+    ->group(group);
+  option("--context", o.context, "prompt and new tokens at most; 0: what the model allows")
+    ->check(CLI::NonNegativeNumber)
+    ->group(group);
 
-  app.add_option("--high", text.high, "format of important tokens, kXvY");
-  app.add_option("--low", text.low, "format of less important tokens, kXvY or none");
-  app.add_option("--threshold-high", o.cache.limits.high, "a_h: high above");
-  app.add_option("--threshold-low", o.cache.limits.low, "a_l: pruned below");
-  app.add_option("--window", o.cache.window, "most recent tokens, always high");
-  app.add_option("--policy", text.policy, "paper, artifact, relative or static");
-  app.add_option("--budget", o.cache.budget, "static policy: tokens per row besides the window")
-    ->check(CLI::NonNegativeNumber);
-  app.add_option("--conditioning", text.conditioning, "none, centred, rotated or centred+rotated");
-  app.add_option("--clip", text.clip, "range clip of 2-bit and 1-bit codes, above 0 to 1");
-  app.add_option("--score-every", o.cache.score_every,
-                 "steps between score updates: 1, 2, 4; 0: no scores after the prompt");
-  app.add_option("--calibrate", text.calibrate, "text that the key offsets come from")
-    ->check(CLI::ExistingFile);
+  group = "Cache";
+  option("--high", text.high, "format of important tokens: kXvY, X key bits and Y value bits")
+    ->group(group);
+  option("--low", text.low, "format of less important tokens: kXvY, or none")->group(group);
+  option("--policy", text.policy, "what importance decides: paper, artifact, relative or static")
+    ->group(group);
+  option("--threshold-high", o.cache.limits.high, "tokens above it are high")->group(group);
+  option("--threshold-low", o.cache.limits.low, "tokens below it are pruned")->group(group);
+  option("--budget", o.cache.budget, "policy static: tokens per row besides the window")
+    ->check(CLI::NonNegativeNumber)
+    ->group(group);
+  option("--window", o.cache.window, "so many most recent tokens are always high; at least 1")
+    ->check(CLI::Range(1, 1 << 24))
+    ->group(group);
+  option("--score-every", o.cache.score_every,
+         "steps from one score update to the next: 1, 2 or 4; 0: none after the prompt")
+    ->check(CLI::IsMember({0, 1, 2, 4}))
+    ->group(group);
+  option("--conditioning", text.conditioning, "none, centred, rotated or centred+rotated")
+    ->group(group);
+  option("--clip", text.clip, "range of 2-bit and 1-bit codes, above 0 to 1; 0: the codec's own")
+    ->group(group);
+  option("--calibrate", text.calibrate, "text that the key offsets of centred come from")
+    ->check(CLI::ExistingFile)
+    ->group(group);
 
-  app.add_option("--temperature", o.sampling.temperature, "0: greedy");
-  app.add_option("--top-p", o.sampling.top_p, "share of the probability to choose from");
-  app.add_option("--seed", o.sampling.seed, "of the sampler");
-  app.add_option("--threads", o.threads, "")->check(CLI::Range(1, 1024));
-  app
-    .add_option("--compare", o.compare,
-                "force so many tokens through a 16-bit and the chosen cache and compare them")
-    ->check(CLI::NonNegativeNumber);
-  app.add_option("--report", text.report, "text or json (the last line of standard output)")
-    ->check(CLI::IsMember({"text", "json"}));
+  group = "Answer";
+  option("--max-tokens", o.max_tokens, "new tokens at most")
+    ->check(CLI::NonNegativeNumber)
+    ->group(group);
+  option("--temperature", o.sampling.temperature, "0: always the most likely token")->group(group);
+  option("--top-p", o.sampling.top_p, "choose from the most likely tokens that reach this share")
+    ->group(group);
+  option("--seed", o.sampling.seed, "of the random choice; 0 or more")
+    ->check(CLI::NonNegativeNumber)
+    ->group(group);
+
+  group = "Run and report";
+  option("--threads", o.threads, "threads for matrices and cache")
+    ->check(CLI::Range(1, 1024))
+    ->group(group);
+  option("--compare", o.compare,
+         "instead of an answer: force so many tokens through a 16-bit cache and the chosen one, "
+         "and report how far the distributions are apart")
+    ->check(CLI::NonNegativeNumber)
+    ->group(group);
+  option("--report", text.report, "text or json; json is the last line of standard output")
+    ->check(CLI::IsMember({"text", "json"}))
+    ->group(group);
+}
+
+//! `parse(text)`, with the option's name before what it objects to.
+template <class Parse>
+auto parsed(char const* option, std::string const& text, Parse parse)
+{
+  try {
+    return parse(text);
+  } catch (std::exception const& error) {
+    throw std::invalid_argument(fmt::format("{}: {}", option, error.what()));
+  }
 }
 
 //! Gives the written options their meaning.
-//! @throws diffkv::invalid_argument, std::invalid_argument naming option and legal values
+//! @throws std::invalid_argument naming option and legal values
 void interpret(CLI::App const& app, written const& text, program_options& o)
 {
-  o.cache.high = diffkv::parse_format(text.high);
-  o.cache.low  = text.low == "none" ? std::nullopt : std::optional{diffkv::parse_format(text.low)};
-  o.cache.policy       = diffkv::parse_policy(text.policy);
-  o.cache.conditioning = diffkv::parse_conditioning(text.conditioning);
+  auto const format_of = [](std::string const& name) { return diffkv::parse_format(name); };
+  o.cache.high         = parsed("--high", text.high, format_of);
+  o.cache.low.reset();
+  if (text.low != "none") { o.cache.low = parsed("--low", text.low, format_of); }
+  o.cache.policy       = parsed("--policy", text.policy, diffkv::parse_policy);
+  o.cache.conditioning = parsed("--conditioning", text.conditioning, diffkv::parse_conditioning);
   o.form               = text.report == "json" ? report_form::json : report_form::text;
-  if (app.count("--clip") != 0) {
+  if (app.count("--clip") != 0 && text.clip != 0.0f) {
     if (!(text.clip > 0.0f && text.clip <= 1.0f)) {
-      throw std::invalid_argument(
-        fmt::format("--clip {}: must be above 0 and at most 1", text.clip));
+      throw std::invalid_argument(fmt::format(
+        "--clip {}: must be above 0 and at most 1, or 0 for the codec's own", text.clip));
     }
     o.cache.clip = text.clip;
   }
@@ -96,8 +151,14 @@ void interpret(CLI::App const& app, written const& text, program_options& o)
     throw std::invalid_argument(
       "--skip and --prompt-tokens cut the input by tokens: they need --raw");
   }
-  diffkv::validate(o.cache.limits);
-  static_cast<void>(sampler{o.sampling});  // checks temperature and top-p
+  auto const& limits = o.cache.limits;
+  if (!(limits.low >= 0.0f && limits.high >= limits.low)) {
+    throw std::invalid_argument(
+      fmt::format("--threshold-high {} and --threshold-low {}: the high one must not be below the "
+                  "low one, and both must be 0 or more",
+                  limits.high, limits.low));
+  }
+  parsed("--temperature, --top-p", "", [&](std::string const&) { return sampler{o.sampling}; });
 }
 
 void read_prompt(CLI::App const& app, written const& text, program_options& o)
@@ -107,6 +168,9 @@ void read_prompt(CLI::App const& app, written const& text, program_options& o)
     return;
   }
   if (text.prompt_file.empty()) {
+    if (::isatty(STDIN_FILENO) == 1) {
+      fmt::print(stderr, "the prompt, please; end it with Ctrl-D on a line of its own\n");
+    }
     o.prompt = read_all(std::cin);
     return;
   }

@@ -68,6 +68,16 @@ cache_settings uncompressed_settings()
   return settings;
 }
 
+void check_settings(model_config const& config, cache_settings const& settings, int max_tokens)
+{
+  bool const centred     = has(settings.conditioning, diffkv::conditioning::centred);
+  std::size_t const size = static_cast<std::size_t>(config.num_layers) *
+                           static_cast<std::size_t>(config.num_heads) *
+                           static_cast<std::size_t>(config.head_dim);
+  static_cast<void>(options_for(config, settings, max_tokens,
+                                std::vector<float>(centred ? size : 0)));  // it checks them all
+}
+
 paged_backend::paged_backend(model_config const& config, cache_settings const& settings,
                              int max_tokens, std::vector<float> key_offsets, thread_pool& threads)
   : harmonic_{max_tokens},
@@ -93,10 +103,7 @@ void paged_backend::prompt(int layer, int num_tokens, float const* q, float cons
     }
     importances_.resize(std::size_t{shape.num_heads} * static_cast<std::size_t>(num_tokens));
   }
-  auto const rows = [this](std::size_t count, auto const& body) {
-    threads_->parallel_for(static_cast<std::int64_t>(count),
-                           [&](std::int64_t i) { body(static_cast<std::size_t>(i)); });
-  };
+  auto const rows  = executor();
   auto const query = diffkv::packed(q, shape.num_q_heads(), shape.head_dim);
   auto const key   = diffkv::packed(k, shape.num_heads, shape.head_dim);
   auto const value = diffkv::packed(v, shape.num_heads, shape.head_dim);
@@ -118,11 +125,8 @@ void paged_backend::decode(int layer, float const* q, float const* k, float cons
 {
   auto const& shape      = cache_.shape();
   auto const layer_index = static_cast<std::uint32_t>(layer);
-  auto const rows        = [this](std::size_t count, auto const& body) {
-    threads_->parallel_for(static_cast<std::int64_t>(count),
-                                  [&](std::int64_t i) { body(static_cast<std::size_t>(i)); });
-  };
-  auto const query = diffkv::packed(q, shape.num_q_heads(), shape.head_dim);
+  auto const rows        = executor();
+  auto const query       = diffkv::packed(q, shape.num_q_heads(), shape.head_dim);
   cache_.append(&slot, 1, layer_index, diffkv::packed(k, shape.num_heads, shape.head_dim),
                 diffkv::packed(v, shape.num_heads, shape.head_dim), query);
   cache_.decode(&slot, 1, layer_index, attention_, query,

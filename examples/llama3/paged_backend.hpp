@@ -34,9 +34,16 @@ struct cache_settings {
 //! 16-bit pages, nothing conditioned, nothing pruned: what a compressed cache is compared with.
 [[nodiscard]] cache_settings uncompressed_settings();
 
+//! Whether a cache of these settings can be, before there is one.
+//! @throws diffkv::invalid_argument or std::runtime_error as the constructor of paged_backend does
+void check_settings(model_config const& config, cache_settings const& settings, int max_tokens);
+
 //! One sequence in diffkv pages. A new prompt begins a new sequence.
 class paged_backend final : public attention_backend {
  public:
+  using cache_type = diffkv::kv_cache<diffkv::dynamic_config<diffkv::any_policy>>;
+  static constexpr std::uint32_t slot = 0;  //!< of the one sequence
+
   //! @param max_tokens   longest sequence; pages are there for all of it
   //! @param key_offsets  [num_layers, num_heads, head_dim] where the settings are centred, else empty
   //! @param threads      must outlive this
@@ -51,10 +58,17 @@ class paged_backend final : public attention_backend {
 
   [[nodiscard]] diffkv::sequence_usage usage() const { return cache_.usage(slot); }
   [[nodiscard]] diffkv::cache_options const& options() const { return cache_.options(); }
+  [[nodiscard]] cache_type const& cache() const { return cache_; }
 
  private:
-  using cache_type = diffkv::kv_cache<diffkv::dynamic_config<diffkv::any_policy>>;
-  static constexpr std::uint32_t slot = 0;
+  //! Runs the rows of a cache operation on the threads (diffkv/host/context.hpp says what it must do).
+  [[nodiscard]] auto executor() const
+  {
+    return [threads = threads_](std::size_t count, auto const& body) {
+      threads->parallel_for(static_cast<std::int64_t>(count),
+                            [&](std::int64_t i) { body(static_cast<std::size_t>(i)); });
+    };
+  }
 
   diffkv::harmonic_table harmonic_;  // before the cache, whose policy reads it
   cache_type cache_;
