@@ -30,11 +30,11 @@ void softmax(float* logits, int seen, int size, float scale) noexcept
 }  // namespace
 
 exact_backend::exact_backend(model_config const& config, thread_pool& threads)
-    : num_q_heads_{config.num_q_heads},
-      num_heads_{config.num_heads},
-      head_dim_{config.head_dim},
-      threads_{&threads},
-      layers_(static_cast<std::size_t>(config.num_layers))
+  : num_q_heads_{config.num_q_heads},
+    num_heads_{config.num_heads},
+    head_dim_{config.head_dim},
+    threads_{&threads},
+    layers_(static_cast<std::size_t>(config.num_layers))
 {}
 
 int exact_backend::num_tokens(int layer) const

@@ -3,9 +3,9 @@
 #include "llama3/linear.hpp"
 
 #if defined(__GNUC__) && !defined(__clang__)
-  // GCC 12 warns of its own AVX-512 intrinsics where Eigen uses them.
-  #pragma GCC diagnostic ignored "-Wuninitialized"
-  #pragma GCC diagnostic ignored "-Wmaybe-uninitialized"
+// GCC 12 warns of its own AVX-512 intrinsics where Eigen uses them.
+#pragma GCC diagnostic ignored "-Wuninitialized"
+#pragma GCC diagnostic ignored "-Wmaybe-uninitialized"
 #endif
 
 #include <Eigen/Core>  // here only: its code depends on the instruction set that a file is built for
@@ -67,7 +67,7 @@ const_map map(matrix_view view)
 void weight_matrix::append_rows(tensor_view const& tensor)
 {
   bool const is_weight =
-      tensor.type == dtype::f32 || tensor.type == dtype::f16 || tensor.type == dtype::bf16;
+    tensor.type == dtype::f32 || tensor.type == dtype::f16 || tensor.type == dtype::bf16;
   if (!is_weight || tensor.shape.size() != 2 || tensor.shape[1] != columns_) {
     throw file_error("tensor " + tensor.name + " " + to_string(tensor.shape) + " of type " +
                      std::string{name_of(tensor.type)} + " is not a matrix of " +

@@ -20,7 +20,7 @@ inline void rms_norm(float const* x, float const* weight, std::size_t size, doub
   double sum = 0.0;
   for (std::size_t i = 0; i < size; ++i) { sum += static_cast<double>(x[i]) * x[i]; }
   auto const factor =
-      static_cast<float>(1.0 / std::sqrt(sum / static_cast<double>(size) + epsilon));
+    static_cast<float>(1.0 / std::sqrt(sum / static_cast<double>(size) + epsilon));
   for (std::size_t i = 0; i < size; ++i) { out[i] = x[i] * factor * weight[i]; }
 }
 

@@ -33,7 +33,7 @@ class tensor_source {
   {
     for (auto const& name : files_.names()) {
       bool const passed_over =
-          ends_with(name, ".rotary_emb.inv_freq") || (tied && name == "lm_head.weight");
+        ends_with(name, ".rotary_emb.inv_freq") || (tied && name == "lm_head.weight");
       if (!passed_over && used_.count(name) == 0) {
         throw file_error(files_.folder().string() + ": tensor " + name +
                          " has no place in the architecture that config.json names");
