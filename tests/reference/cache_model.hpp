@@ -208,8 +208,8 @@ class model_layer {
   [[nodiscard]] float const* centre(std::uint32_t head) const
   {
     if (setup_->key_offsets.empty()) { return nullptr; }
-    return setup_->key_offsets.data() +
-           (layer_ * setup_->shape.num_heads + head) * setup_->shape.head_dim;
+    return setup_->key_offsets.data() + (layer_ * setup_->shape.num_heads + head) *
+                                          static_cast<std::size_t>(setup_->shape.head_dim);
   }
   [[nodiscard]] bool outside_window(int number, int query) const
   {
