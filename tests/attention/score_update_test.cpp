@@ -8,8 +8,6 @@
 #include "support/catch.hpp"
 #include "support/random.hpp"
 
-using diffkv::tier;
-
 TEST_CASE("queries_due: every query is due exactly once, within k launches, in order",
           "[attention]")
 {
@@ -105,18 +103,6 @@ TEST_CASE("int8_query_code: ties go to even, and a query of zeros has codes 0", 
   CHECK(diffkv::int8_query_code(0.0f, 0.0f) == 0.0f);
   CHECK(diffkv::int8_query_factor(0.125f, 0.0f) == 0.0f);
   CHECK(diffkv::int8_query_factor(0.5f, 254.0f) == 1.0f);
-}
-
-TEST_CASE("may_leave: only tokens outside the window that some query has seen", "[attention]")
-{
-  for (int window : {1, 2, 64}) {
-    int const now = 100;
-    CHECK(diffkv::may_leave(tier::high, now - window, now, window, 1));
-    CHECK_FALSE(diffkv::may_leave(tier::high, now - window + 1, now, window, 1));
-    CHECK_FALSE(diffkv::may_leave(tier::high, 0, now, window, 0));
-    CHECK_FALSE(diffkv::may_leave(tier::low, 0, now, window, 0));
-    CHECK(diffkv::may_leave(tier::low, now, now, window, 1));  // a low token is outside by nature
-  }
 }
 
 TEST_CASE("default_lag_rounding: 8-bit queries where keys are codes, none where they are f16",

@@ -136,6 +136,18 @@ TEST_CASE("candidate: order is by priority, then position, and none goes last", 
   CHECK_FALSE(low.before(low));
 }
 
+TEST_CASE("may_leave: only tokens outside the window that some query has seen", "[table]")
+{
+  for (int window : {1, 2, 64}) {
+    int const now = 100;
+    CHECK(diffkv::may_leave(tier::high, now - window, now, window, 1));
+    CHECK_FALSE(diffkv::may_leave(tier::high, now - window + 1, now, window, 1));
+    CHECK_FALSE(diffkv::may_leave(tier::high, 0, now, window, 0));
+    CHECK_FALSE(diffkv::may_leave(tier::low, 0, now, window, 0));
+    CHECK(diffkv::may_leave(tier::low, now, now, window, 1));  // a low token is outside by nature
+  }
+}
+
 TEST_CASE("row_state: rows, windows, candidates and query rings do not overlap", "[table]")
 {
   host_cache cache{small_parts()};
