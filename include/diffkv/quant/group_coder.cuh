@@ -1,0 +1,115 @@
+// SPDX-FileCopyrightText: 2026 The diffkv authors
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+//! @file
+//! Many codes of one scale group on the device: the division of quant/affine.hpp in four operations.
+//! Read before this: quant/affine.hpp.  Read next: quant/lane_rotation.cuh.
+//!
+//! Why the quotient is the IEEE one. With r = 1 / s rounded, q0 = y r and the exact remainder
+//! y - q0 s, the sum q0 + remainder r lies within 2^-46 of y / s, relatively. A stored scale has 11
+//! significant bits and y has 24, so y / s is no midpoint between two floats and stays 2^-37 away from
+//! each: both round to the same float. Powers of two in s only shift exponents.
+#include <diffkv/quant/affine.hpp>
+
+namespace diffkv {
+
+//! Least and greatest of some numbers; NaN in both where one of them is NaN.
+struct float_range {
+  float min = detail::infinity;
+  float max = -detail::infinity;
+
+  __device__ void include(float x) noexcept { include({x, x}); }
+  __device__ void include(float_range other) noexcept
+  {
+    asm("min.NaN.f32 %0, %0, %1;" : "+f"(min) : "f"(other.min));
+    asm("max.NaN.f32 %0, %0, %1;" : "+f"(max) : "f"(other.max));
+  }
+  //! Takes in what the lane `mask` away has.
+  __device__ void include_lane(int mask) noexcept
+  {
+    include({__shfl_xor_sync(0xFFFF'FFFFu, min, mask), __shfl_xor_sync(0xFFFF'FFFFu, max, mask)});
+  }
+  [[nodiscard]] __device__ float least() const noexcept { return min; }
+  [[nodiscard]] __device__ float greatest() const noexcept { return max; }
+};
+
+//! The same for f16 numbers, two at a time: half the operations and half the exchange.
+struct half_range {
+  __half2 min_and_negative_max = __halves2half2(__ushort_as_half(0x7C00), __ushort_as_half(0x7C00));
+
+  //! @tparam Pairs  at least 1
+  template <int Pairs>
+  __device__ void include_pairs(std::uint32_t const* pairs) noexcept
+  {
+    __half2 low  = as_half2(pairs[0]);
+    __half2 high = low;
+#pragma unroll
+    for (int i = 1; i < Pairs; ++i) {
+      low  = __hmin2_nan(low, as_half2(pairs[i]));
+      high = __hmax2_nan(high, as_half2(pairs[i]));
+    }
+    __half const least    = __hmin_nan(__low2half(low), __high2half(low));
+    __half const greatest = __hmax_nan(__low2half(high), __high2half(high));
+    min_and_negative_max =
+      __hmin2_nan(min_and_negative_max, __halves2half2(least, __hneg(greatest)));
+  }
+  __device__ void include_lane(int mask) noexcept
+  {
+    min_and_negative_max =
+      __hmin2_nan(min_and_negative_max, __shfl_xor_sync(0xFFFF'FFFFu, min_and_negative_max, mask));
+  }
+  [[nodiscard]] __device__ float least() const noexcept
+  {
+    return __low2float(min_and_negative_max);
+  }
+  [[nodiscard]] __device__ float greatest() const noexcept
+  {
+    return -__high2float(min_and_negative_max);
+  }
+
+ private:
+  [[nodiscard]] static __device__ __half2 as_half2(std::uint32_t pair) noexcept
+  {
+    __half2_raw raw;
+    raw.x = static_cast<unsigned short>(pair);
+    raw.y = static_cast<unsigned short>(pair >> 16);
+    return __half2(raw);
+  }
+};
+
+//! Makes codes of `Bits` bits with one stored scale and zero.
+template <int Bits>
+class group_coder {
+  static_assert(Bits >= 1 && Bits <= 8, "Bits must be 1 to 8");
+  static constexpr float levels = static_cast<float>(1u << Bits);
+  static constexpr float magic  = 12582912.0f;  // 1.5 * 2^23: a sum with it has no fraction bits
+
+ public:
+  __device__ explicit group_coder(affine const& a) noexcept
+    : zero_{to_f32(a.zero)}, scale_{detail::mul_rn(to_f32(a.scale), levels)}
+  {
+    float const scale = to_f32(a.scale);
+    inverse_          = scale > 0.0f ? detail::mul_rn(__frcp_rn(scale), 1.0f / levels) : 0.0f;
+  }
+
+  //! The code of `x` in the low `Bits` bits of a word whose next bits up to bit 15 are 0.
+  //! A scale of 0 or NaN gives code 0.  @pre |x| <= 65504, or scale and zero are NaN
+  [[nodiscard]] __device__ std::uint32_t operator()(float x) const noexcept
+  {
+    float const y        = detail::sub_rn(x, zero_);
+    float const estimate = detail::mul_rn(y, inverse_);
+    float const rest     = detail::fma_rn(-estimate, scale_, y);
+    // The quotient over 2^Bits, so that saturation is the clamp at 0 and makes NaN 0.
+    float const quotient = __saturatef(detail::fma_rn(rest, inverse_, estimate));
+    float const code     = detail::fma_rn(quotient, levels, magic);
+    return detail::float_bits(fminf(code, magic + (levels - 1.0f)));
+  }
+
+ private:
+  float zero_;
+  float scale_;    //!< 2^Bits s
+  float inverse_;  //!< 1 / s over 2^Bits
+};
+
+}  // namespace diffkv
