@@ -4,7 +4,7 @@
 
 //! @file
 //! The importance a token would have if every later query spread its attention evenly.
-//! Read before this: policy/artifact.hpp.  Read next: policy/relative.hpp.
+//! Read before this: policy/artifact.hpp.  Read next: policy/device_harmonic.hpp.
 #include <diffkv/core/memory.hpp>  // buffer
 
 #include <cstdint>

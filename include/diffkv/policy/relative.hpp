@@ -4,7 +4,7 @@
 
 //! @file
 //! `relative`: as `paper`, measured against even attention instead of 1/i and 1/N.
-//! Read before this: policy/harmonic.hpp.  Read next: policy/selection.hpp.
+//! Read before this: policy/device_harmonic.hpp.  Read next: policy/selection.hpp.
 #include <diffkv/policy/harmonic.hpp>
 #include <diffkv/policy/threshold_step.hpp>
 
