@@ -142,6 +142,26 @@ static __global__ void fill_rows(step_fill const fill)
   }
 }
 
+//! A thread per row: where steps have put new tokens, the labels of those that were there before.
+static __global__ void relabel_rows(step_fill const fill)
+{
+  cache_ref const& cache  = fill.cache;
+  std::uint32_t const row = blockIdx.x * blockDim.x + threadIdx.x;
+  if (row >= cache.shape.num_rows()) { return; }
+  row_view const view{&cache, row};
+  tier_counts const tokens  = fill.tokens(row);
+  std::uint32_t const layer = row % cache.shape.rows_per_slot() / cache.shape.num_heads;
+  std::int32_t const end    = cache.layer(row / cache.shape.rows_per_slot(), layer).num_tokens;
+  for (std::int32_t position = tokens_seen; position < end; ++position) {
+    slot_index const s = cache.state.window_slot(row, position);
+    if (s >= tokens.high) { continue; }
+    std::int32_t const before = fill.position(tier::high, s, tokens.high);
+    page_view const page      = view.page_of(tier::high, s);
+    page.set_score(view.token_in_page(tier::high, s), fill.score(row, before));
+    page.set_position(view.token_in_page(tier::high, s), before);
+  }
+}
+
 //! Device memory that lives as long as the program's bench.
 template <class T>
 T* device_memory(std::vector<void*>& owned, std::size_t count)
@@ -226,7 +246,12 @@ class step_cache {
     workspace_bytes_ = step_workspace_bytes(s, shape.batch);
     workspace_       = device_memory<std::byte>(owned_, workspace_bytes_);
     refused_         = device_memory<std::uint32_t>(owned_, 1);
-    rewind();
+    fill();
+    for (auto const& [data, bytes] : changing()) {
+      saved_.push_back(device_memory<std::byte>(owned_, bytes));
+      DIFFKV_CUDA_TRY(
+        cudaMemcpyAsync(saved_.back(), data, bytes, cudaMemcpyDeviceToDevice, stream_));
+    }
   }
   step_cache(step_cache const&)            = delete;
   step_cache& operator=(step_cache const&) = delete;
@@ -236,16 +261,17 @@ class step_cache {
     for (void* p : owned_) { cudaFree(p); }
   }
 
-  //! As at first.
+  //! Back to where it began. Codes of demoted tokens stay where they went, behind the low part.
   void rewind()
   {
-    std::size_t const candidates =
-      cache_.shape.num_rows() * num_stored_tiers * cache_.state.candidates_per_tier;
-    DIFFKV_CUDA_TRY(cudaMemsetAsync(cache_.ring.head, 0, 16, stream_));
-    DIFFKV_CUDA_TRY(
-      cudaMemsetAsync(cache_.state.candidates, 0xFF, candidates * sizeof(candidate), stream_));
-    fill_rows<<<static_cast<unsigned>(cache_.shape.num_rows()), 128, 0, stream_>>>({cache_});
+    auto const rows = static_cast<unsigned>(cache_.shape.num_rows());
+    relabel_rows<<<(rows + 127) / 128, 128, 0, stream_>>>({cache_});
     DIFFKV_CUDA_TRY(cudaGetLastError());
+    auto const arrays = changing();
+    for (std::size_t i = 0; i < arrays.size(); ++i) {
+      DIFFKV_CUDA_TRY(cudaMemcpyAsync(arrays[i].first, saved_[i], arrays[i].second,
+                                      cudaMemcpyDeviceToDevice, stream_));
+    }
   }
 
   [[nodiscard]] cache_ref const& ref() const noexcept { return cache_; }
@@ -298,7 +324,30 @@ class step_cache {
   }
 
  private:
+  void fill()
+  {
+    std::size_t const candidates =
+      cache_.shape.num_rows() * num_stored_tiers * cache_.state.candidates_per_tier;
+    DIFFKV_CUDA_TRY(cudaMemsetAsync(cache_.ring.head, 0, 16, stream_));
+    DIFFKV_CUDA_TRY(
+      cudaMemsetAsync(cache_.state.candidates, 0xFF, candidates * sizeof(candidate), stream_));
+    fill_rows<<<static_cast<unsigned>(cache_.shape.num_rows()), 128, 0, stream_>>>({cache_});
+    DIFFKV_CUDA_TRY(cudaGetLastError());
+  }
+  //! What steps change, the pool aside.
+  [[nodiscard]] std::vector<std::pair<void*, std::size_t>> changing() const
+  {
+    cache_shape const& s   = cache_.shape;
+    std::size_t const rows = s.num_rows();
+    return {{cache_.ring.head, 16},
+            {cache_.table.entries, rows * cache_.table.row_entries * sizeof(page_id)},
+            {cache_.state.rows, rows * sizeof(row_state)},
+            {cache_.state.window, rows * static_cast<std::size_t>(s.window) * sizeof(slot_index)},
+            {cache_.state.layers, std::size_t{s.num_slots} * s.num_layers * sizeof(layer_state)}};
+  }
+
   cudaStream_t stream_;
+  std::vector<std::byte*> saved_{};
   std::vector<void*> owned_{};
   test::host_cache_parts parts_{};
   cache_ref cache_{};

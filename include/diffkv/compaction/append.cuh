@@ -16,7 +16,7 @@ namespace diffkv {
 
 //! Measured on an H200: one warp a vector beats half a warp and two vectors a warp.
 struct append_tuning_sm90 {
-  static constexpr unsigned warps = 4;  //!< of a CTA
+  static constexpr unsigned warps = 8;  //!< of a CTA
 };
 
 namespace detail {
@@ -50,9 +50,11 @@ struct append_target {
                                                    std::uint32_t layer, append_work const& work)
   {
     constexpr auto tokens_per_page = static_cast<std::uint32_t>(Layout::tokens_per_page);
-    if (work.sequence >= batch.size()) { return {}; }
     append_target target{};
-    target.slot           = batch.slots[work.sequence];
+    if (work.sequence >= batch.capacity) { return target; }
+    target.slot =
+      batch.slots[work.sequence];  // read beside the count: there are `capacity` of them
+    if (work.sequence >= batch.size()) { return target; }
     std::size_t const row = cache.shape.row(target.slot, layer, work.head);
     target.position       = cache.layer(target.slot, layer).num_tokens - 1;
     target.at             = cache.state.rows[row].append_slot;

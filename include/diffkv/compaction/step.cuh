@@ -82,15 +82,15 @@ DIFFKV_KERNEL void __launch_bounds__(step_tuning_sm90::decide_threads)
 {
   __shared__ std::uint32_t warp_sums[2][32];
   wait_for_previous();
-  if (blockIdx.x == 0 && threadIdx.x == 0) {
-    *p.work.snapshot = take_snapshot(p.cache.ring);
-    if (p.refusals.count != nullptr) { *p.refusals.count = 0; }  // stands if the batch is empty
+  bool const speaks        = blockIdx.x == 0 && threadIdx.x == 0;
+  std::uint32_t const slot = p.batch.slots[blockIdx.x];
+  if (blockIdx.x >= p.batch.size()) {
+    if (speaks && p.refusals.count != nullptr) { *p.refusals.count = 0; }  // an empty batch
+    return;
   }
-  if (blockIdx.x >= p.batch.size()) { return; }
 
   cache_ref const cache    = with_static_tiers<Config>(p.cache);
   std::uint32_t const rows = cache.shape.rows_per_slot();
-  std::uint32_t const slot = p.batch.slots[blockIdx.x];
   std::uint32_t wanted     = 0;
   for (std::uint32_t first = 0; first < rows; first += blockDim.x) {
     std::uint32_t const r = first + threadIdx.x;
@@ -116,59 +116,91 @@ DIFFKV_KERNEL void __launch_bounds__(step_tuning_sm90::decide_threads)
     }
   }
   if (threadIdx.x == 0) { p.work.demands[blockIdx.x] = wanted; }
+  if (speaks) { *p.work.snapshot = take_snapshot(p.cache.ring); }
 }
 
-//! Carries out the plan of one row, all but the move of a token, which is returned.
-//! @param ids  where the row's claimed pages lie in the ring: high before low
-//! @return whether a token moves
-template <class Config>
-[[nodiscard]] __device__ bool apply_row_step(cache_ref const& cache, std::size_t row,
-                                             step_record const& record, ring_snapshot const& ring,
-                                             std::uint64_t ids, token_move& move)
-{
-  row_state& at       = cache.state.rows[row];
-  row_state state     = at;
-  row_step const plan = unpack_step(record, state.tokens);
-  auto const page     = [&](tier t, slot_index slot) {
-    return cache.pool.page(cache.table.entry(row, t, slot / cache.tiers.tokens_per_page(t)));
-  };
-  auto const in_page = [&](tier t, slot_index slot) {
-    return static_cast<std::uint16_t>(slot % cache.tiers.tokens_per_page(t));
-  };
-  // A copy starts from where the pages lay before, a demotion may go into a page just claimed.
-  bool const fills   = plan.fill_from != no_slot;
-  bool const demotes = plan.demote_from != no_slot;
-  if (fills) {
-    move = {page(tier::low, plan.fill_from), page(tier::low, plan.fill_to),
-            in_page(tier::low, plan.fill_from), in_page(tier::low, plan.fill_to), false};
+//! One row on its way through `apply`: read before it is known whether its sequence is served, written
+//! after.
+class step_row {
+ public:
+  //! Reads where the pages of the row's move lie now.
+  __device__ step_row(cache_ref const& cache, std::size_t row, row_state const& state,
+                      step_record const& record)
+    : row_{row}, position_{record.position}, state_{state}, plan_{unpack_step(record, state.tokens)}
+  {
+    if (!moves()) { return; }
+    tier const source     = demotes() ? tier::high : tier::low;
+    slot_index const from = demotes() ? plan_.demote_from : plan_.fill_from;
+    slot_index const to   = demotes() ? plan_.demote_to : plan_.fill_to;
+    from_                 = cache.table.entry(row, source, page_of(cache, source, from));
+    from_token_           = in_page(cache, source, from);
+    to_token_             = in_page(cache, tier::low, to);
+    if (plan_.low_page == page_source::none) {
+      to_ = cache.table.entry(row, tier::low, page_of(cache, tier::low, to));
+    }
   }
-  auto const add_page = [&](tier t, tier other, page_source source) {
+  [[nodiscard]] __device__ bool moves() const noexcept
+  {
+    return demotes() || plan_.fill_from != no_slot;
+  }
+  //! Carries out the plan, all but the move.
+  //! @param ids  where the row's claimed pages lie in the ring: high before low
+  __device__ void apply(cache_ref const& cache, ring_snapshot const& ring, std::uint64_t ids)
+  {
+    add_page(cache, tier::high, plan_.high_page, ring, ids);
+    add_page(cache, tier::low, plan_.low_page, ring, ids);
+    state_.tokens                            = plan_.tokens_after;
+    state_.append_slot                       = plan_.append_slot;
+    cache.state.rows[row_]                   = state_;
+    cache.state.window_slot(row_, position_) = plan_.append_slot;
+  }
+  //! @pre moves(), and the plan was applied
+  [[nodiscard]] __device__ token_move move(cache_ref const& cache) const
+  {
+    return {cache.pool.page(from_), cache.pool.page(to_), from_token_, to_token_, demotes()};
+  }
+
+ private:
+  [[nodiscard]] __device__ bool demotes() const noexcept { return plan_.demote_from != no_slot; }
+  [[nodiscard]] static __device__ std::uint32_t page_of(cache_ref const& cache, tier t,
+                                                        slot_index slot) noexcept
+  {
+    return slot / cache.tiers.tokens_per_page(t);
+  }
+  [[nodiscard]] static __device__ std::uint16_t in_page(cache_ref const& cache, tier t,
+                                                        slot_index slot) noexcept
+  {
+    return static_cast<std::uint16_t>(slot % cache.tiers.tokens_per_page(t));
+  }
+  __device__ void add_page(cache_ref const& cache, tier t, page_source source,
+                           ring_snapshot const& ring, std::uint64_t& ids)
+  {
     if (source == page_source::none) { return; }
-    auto& mine   = t == tier::high ? state.pages.high : state.pages.low;
-    auto& theirs = t == tier::high ? state.pages.low : state.pages.high;
-    page_id id   = no_page;
+    bool const high = t == tier::high;
+    auto& mine      = high ? state_.pages.high : state_.pages.low;
+    auto& theirs    = high ? state_.pages.low : state_.pages.high;
+    page_id id      = no_page;
     if (source == page_source::ring) {
       id = cache.ring.ids[cell_behind(ring.head_cell, ids++, cache.ring.capacity)];
       if (cache.ring.is_checked()) { mark_held(cache.ring, id); }
     } else {
-      page_id& spare = cache.table.entry(row, other, --theirs);
+      page_id& spare = cache.table.entry(row_, high ? tier::low : tier::high, --theirs);
       id             = spare;
       spare          = no_page;
     }
-    cache.table.entry(row, t, mine++) = id;
-  };
-  add_page(tier::high, tier::low, plan.high_page);
-  add_page(tier::low, tier::high, plan.low_page);
-  if (demotes) {
-    move = {page(tier::high, plan.demote_from), page(tier::low, plan.demote_to),
-            in_page(tier::high, plan.demote_from), in_page(tier::low, plan.demote_to), true};
+    cache.table.entry(row_, t, mine++) = id;
+    if (!high) { to_ = id; }  // the low part grows by the token that moves, and only then
   }
-  state.tokens                                  = plan.tokens_after;
-  state.append_slot                             = plan.append_slot;
-  at                                            = state;
-  cache.state.window_slot(row, record.position) = plan.append_slot;
-  return fills || demotes;
-}
+
+  std::size_t row_;
+  std::int32_t position_;
+  row_state state_;
+  row_step plan_;
+  page_id from_             = no_page;
+  page_id to_               = no_page;
+  std::uint16_t from_token_ = 0;
+  std::uint16_t to_token_   = 0;
+};
 
 //! Shared memory of `apply`.
 template <class Tuning>
@@ -186,21 +218,26 @@ DIFFKV_KERNEL void __launch_bounds__(step_tuning_sm90::apply_threads)
   using tuning = step_tuning_sm90;
   static_assert(tuning::apply_rows % 32 == 0 && tuning::apply_threads >= tuning::apply_rows);
   __shared__ step_apply_shared<tuning> shared;
-  wait_for_previous();
   std::uint32_t const rows     = p.cache.shape.rows_per_slot();
   std::uint32_t const tiles    = ceil_div(rows, tuning::apply_rows);
   std::uint32_t const sequence = blockIdx.x / tiles;
   std::uint32_t const tile     = blockIdx.x % tiles;
-  std::uint32_t const count    = p.batch.size();
+  std::uint32_t const r        = tile * tuning::apply_rows + threadIdx.x;
+  cache_ref const cache        = with_static_tiers<Config>(p.cache);
+
+  // `decide` writes none of this, and has waited for whoever did.
+  std::uint32_t const count   = p.batch.size();
+  std::uint32_t const slot    = p.batch.slots[sequence];
+  bool const has_row          = threadIdx.x < tuning::apply_rows && r < rows && sequence < count;
+  std::size_t const row_index = cache.shape.row(slot, 0, 0) + r;
+  row_state state{};
+  if (has_row) { state = cache.state.rows[row_index]; }
+  wait_for_previous();
   if (sequence >= count) { return; }
 
-  cache_ref const cache    = with_static_tiers<Config>(p.cache);
-  std::uint32_t const r    = tile * tuning::apply_rows + threadIdx.x;
-  bool const has_row       = threadIdx.x < tuning::apply_rows && r < rows;
-  std::uint32_t const slot = p.batch.slots[sequence];
-  std::size_t const row    = cache.shape.row(slot, 0, 0) + r;
   step_record record{};
   if (has_row) { record = p.work.records[std::size_t{sequence} * rows + r]; }
+  step_row row{cache, row_index, state, record};
   ring_snapshot const snapshot = *p.work.snapshot;
   sequence_grant const grant =
     grant_of(p.work.demands, count, sequence, snapshot.num_free(), shared.claim);
@@ -214,16 +251,14 @@ DIFFKV_KERNEL void __launch_bounds__(step_tuning_sm90::apply_threads)
     }
   }
   if (!grant.granted) {
-    if (has_row) { cache.state.rows[row].append_slot = no_slot; }
+    if (has_row) { cache.state.rows[row_index].append_slot = no_slot; }
     return;
   }
 
   // Rows, one a thread; then tokens, one a warp.
-  token_move move{};
-  bool moves = false;
+  bool const moves = has_row && row.moves();
   if (has_row) {
-    moves =
-      apply_row_step<Config>(cache, row, record, snapshot, grant.taken + record.offset(), move);
+    row.apply(cache, snapshot, grant.taken + record.offset());
     if (r % cache.shape.num_heads == 0) {
       cache.layer(slot, r / cache.shape.num_heads).num_tokens = record.position + 1;
     }
@@ -243,7 +278,8 @@ DIFFKV_KERNEL void __launch_bounds__(step_tuning_sm90::apply_threads)
     num_moves += shared.moves_of_warp[w];
   }
   if (moves) {
-    shared.moves[before + static_cast<unsigned>(__popc(movers & ((1u << lane) - 1u)))] = move;
+    shared.moves[before + static_cast<unsigned>(__popc(movers & ((1u << lane) - 1u)))] =
+      row.move(cache);
   }
   __syncthreads();
   for (std::uint32_t i = warp; i < num_moves; i += tuning::apply_threads / 32) {
