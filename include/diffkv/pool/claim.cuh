@@ -15,9 +15,17 @@ namespace diffkv {
 
 namespace detail {
 
+//! Where an SM takes 2048 threads, CTAs of the second launch load their rows beside those of the first.
+#if defined(__CUDA_ARCH__) && \
+  (__CUDA_ARCH__ == 800 || __CUDA_ARCH__ == 900 || __CUDA_ARCH__ == 1000 || __CUDA_ARCH__ == 1030)
+inline constexpr unsigned claim_ctas_per_sm = 2;
+#else
+inline constexpr unsigned claim_ctas_per_sm = 1;
+#endif
+
 //! First launch: what each sequence and each tile wants; one CTA more takes the snapshot.
 template <class Tuning>
-DIFFKV_KERNEL void __launch_bounds__(Tuning::max_threads, 2)
+DIFFKV_KERNEL void __launch_bounds__(Tuning::max_threads, claim_ctas_per_sm)
   claim_demand_kernel(__grid_constant__ claim_params const p)
 {
   __shared__ demand_sum shared[32];
@@ -127,7 +135,7 @@ __device__ void decide_short_of_pages(claim_params const& p, claim_tile const& t
 
 //! Second launch: offsets, ids, answers; the CTA of the last tile moves the head.
 template <class Tuning>
-DIFFKV_KERNEL void __launch_bounds__(Tuning::max_threads, 2)
+DIFFKV_KERNEL void __launch_bounds__(Tuning::max_threads, claim_ctas_per_sm)
   claim_grant_kernel(__grid_constant__ claim_params const p)
 {
   __shared__ claim_tile_shared<Tuning> shared;

@@ -1,0 +1,218 @@
+// SPDX-FileCopyrightText: 2026 The diffkv authors
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+//! @file
+//! The end of requests on the device: all pages of many sequences go back to the ring.
+//! Read before this: compaction/reset_slot.cuh, pool/release.cuh.  Read next: compaction/admit.cuh.
+#include <diffkv/compaction/reset_slot.cuh>
+#include <diffkv/core/launch.cuh>
+#include <diffkv/pool/release.cuh>
+
+namespace diffkv {
+
+namespace detail {
+
+struct release_slots_params {
+  cache_ref cache;
+  batch_ref batch;
+  release_report* report;
+  slot_parts parts;
+  ring_snapshot* snapshot;
+  release_counts* counts;    //!< [parts.grid]
+  std::uint32_t* row_pages;  //!< [batch.capacity, rows_per_slot] pages that go back
+};
+
+//! The rows of one CTA; none, if its sequence is not in the batch or names no slot.
+struct slot_part {
+  std::uint32_t slot;
+  std::uint32_t first;     //!< row in the slot
+  std::uint32_t rows;      //!< how many
+  std::size_t in_scratch;  //!< index of the first in per-row scratch
+};
+
+[[nodiscard]] __device__ inline slot_part part_of_batch(cache_ref const& cache,
+                                                        batch_ref const& batch,
+                                                        slot_parts const& parts)
+{
+  std::uint32_t const s        = blockIdx.x / parts.per_slot;
+  std::uint32_t const first    = blockIdx.x % parts.per_slot * parts.rows;
+  std::uint32_t const per_slot = cache.shape.rows_per_slot();
+  if (s >= batch.size()) { return {}; }
+  std::uint32_t const slot = batch.slots[s];
+  if (slot >= cache.shape.num_slots) { return {}; }
+  return {slot, first, min(parts.rows, per_slot - first), std::size_t{s} * per_slot + first};
+}
+
+//! A row's entry by its place in the order of release: high pages, then low ones.
+[[nodiscard]] __device__ inline page_id& entry_in_order(cache_ref const& cache, std::size_t row,
+                                                        tier_counts pages, std::uint32_t i)
+{
+  return i < pages.high ? cache.table.entry(row, tier::high, i)
+                        : cache.table.entry(row, tier::low, i - pages.high);
+}
+
+//! First launch: what goes back. In a checked ring pages are struck off the record here, and entries
+//! that do not go back are cleared. One CTA more takes the snapshot.
+template <class Tuning>
+DIFFKV_KERNEL void __launch_bounds__(Tuning::threads)
+  release_slots_count_kernel(__grid_constant__ release_slots_params const p)
+{
+  __shared__ release_counts warps[32];
+  wait_for_previous();
+  if (blockIdx.x == p.parts.grid) {
+    if (threadIdx.x == 0) { *p.snapshot = take_snapshot(p.cache.ring); }
+    return;
+  }
+  slot_part const part        = part_of_batch(p.cache, p.batch, p.parts);
+  std::size_t const first_row = p.cache.shape.row(part.slot, 0, 0) + part.first;
+  release_counts found{};
+  if (p.cache.ring.is_checked()) {
+    for (std::uint32_t r = threadIdx.x / 32; r < part.rows; r += Tuning::warps) {
+      tier_counts const pages    = p.cache.state.rows[first_row + r].pages;
+      std::uint32_t const before = found.released;
+      for (std::uint32_t i = lane_index(); i - lane_index() < pages.sum(); i += 32) {
+        bool const exists = i < pages.sum();
+        auto outcome      = release_outcome::foreign;
+        if (exists) {
+          page_id& entry = entry_in_order(p.cache, first_row + r, pages, i);
+          outcome        = strike_off(p.cache.ring, entry);
+          if (outcome != release_outcome::released) { entry = no_page; }
+        }
+        static_cast<void>(found.add(exists, outcome));
+      }
+      if (lane_index() == 0) { p.row_pages[part.in_scratch + r] = found.released - before; }
+    }
+  } else {
+    std::uint32_t pages = 0;  // at most one row a thread
+    if (threadIdx.x < part.rows) {
+      pages = p.cache.state.rows[first_row + threadIdx.x].pages.sum();
+      p.row_pages[part.in_scratch + threadIdx.x] = pages;
+    }
+    found.released = __reduce_add_sync(all_lanes, pages);
+  }
+  store_release_counts(found, warps, p.counts + blockIdx.x);
+}
+
+//! Copies a row's pages to the ring and clears their entries.
+//! @param cell     the ring's cell for the first of them
+//! @threads one warp
+__device__ inline void write_back_row(cache_ref const& cache, std::size_t row, tier_counts pages,
+                                      std::uint32_t cell)
+{
+  constexpr std::uint32_t at_once = 4;  // loads in flight
+  std::uint32_t const lane        = lane_index();
+  std::uint32_t const total       = pages.sum();
+  std::uint32_t place             = 0;
+  for (std::uint32_t first = 0; first < total; first += 32 * at_once) {
+    page_id ids[at_once];
+#pragma unroll
+    for (std::uint32_t k = 0; k < at_once; ++k) {
+      std::uint32_t const i = first + k * 32 + lane;
+      ids[k]                = i < total ? entry_in_order(cache, row, pages, i) : no_page;
+    }
+#pragma unroll
+    for (std::uint32_t k = 0; k < at_once; ++k) {
+      std::uint32_t const i = first + k * 32 + lane;
+      bool const goes_back  = i < total && (ids[k] != no_page || !cache.ring.is_checked());
+      unsigned const lanes  = __ballot_sync(all_lanes, goes_back);
+      if (goes_back) {
+        auto const ahead = static_cast<std::uint32_t>(__popc(lanes & ((1u << lane) - 1u)));
+        cache.ring.ids[cell_behind(cell, place + ahead, cache.ring.capacity)] = ids[k];
+      }
+      if (i < total) { entry_in_order(cache, row, pages, i) = no_page; }
+      place += static_cast<std::uint32_t>(__popc(lanes));
+    }
+  }
+}
+
+//! Second launch: pages go back in the order of sequences, rows, tiers; the state is that of free
+//! slots. The last CTA moves the tail and reports.
+template <class Tuning>
+DIFFKV_KERNEL void __launch_bounds__(Tuning::threads)
+  release_slots_write_kernel(__grid_constant__ release_slots_params const p)
+{
+  __shared__ claim_shared shared;
+  __shared__ std::uint32_t warp_pages[Tuning::warps];
+  __shared__ std::uint32_t before_row[Tuning::most_rows];  // in its warp's 32 rows
+  __shared__ tier_counts held[Tuning::most_rows];
+  std::uint32_t const warp = threadIdx.x / 32;
+  wait_for_previous();
+  ring_snapshot const snapshot = *p.snapshot;
+  slot_part const part         = part_of_batch(p.cache, p.batch, p.parts);
+  std::size_t const first_row  = p.cache.shape.row(part.slot, 0, 0) + part.first;
+  std::uint32_t pages          = 0;
+  if (threadIdx.x < part.rows) {
+    pages             = __ldcg(p.row_pages + part.in_scratch + threadIdx.x);
+    held[threadIdx.x] = p.cache.state.rows[first_row + threadIdx.x].pages;
+  }
+  std::uint32_t const inclusive = warp_inclusive_sum(pages);
+  before_row[threadIdx.x]       = inclusive - pages;
+  if (lane_index() == 31) { warp_pages[warp] = inclusive; }
+  demand_before const sums = sum_demand_before(
+    gridDim.x, blockIdx.x, shared, [&](std::uint32_t i) { return __ldcg(&p.counts[i].released); });
+
+  for (std::uint32_t r = warp; r < part.rows; r += Tuning::warps) {
+    std::uint32_t before = before_row[r];
+    for (std::uint32_t w = 0; w < r / 32; ++w) { before += warp_pages[w]; }
+    write_back_row(p.cache, first_row + r, held[r],
+                   cell_behind(snapshot.tail_cell, sums.before + before, p.cache.ring.capacity));
+    reset_row(p.cache, first_row + r, 0);
+  }
+  if (part.rows > 0 && part.first == 0) { set_layers(p.cache, part.slot, layer_state{}); }
+  if (blockIdx.x + 1 != gridDim.x) { return; }
+  __syncthreads();  // all have read `shared`
+  finish_release(p.cache.ring, snapshot, sums.all, p.counts, gridDim.x, p.report, shared);
+}
+
+}  // namespace detail
+
+//! Scratch of `release_slots` for batches of up to `capacity` sequences. It keeps nothing between calls.
+[[nodiscard]] inline std::size_t release_slots_workspace_bytes(cache_shape const& shape,
+                                                               std::uint32_t capacity)
+{
+  std::size_t const rows = std::size_t{capacity} * shape.rows_per_slot();
+  return sizeof(ring_snapshot) +
+         detail::make_slot_parts(shape, capacity).grid * sizeof(detail::release_counts) +
+         rows * sizeof(std::uint32_t);
+}
+
+//! Gives back all pages of the batch's sequences and forgets them: equals host::release_slots, order of
+//! pages included. Free slots, and numbers that are no slot, are no error.
+//! @param batch        different slots (device memory: not checked)
+//! @param workspace    device memory, aligned to 16 bytes
+//! @param[out] report  device memory, or null; only checked rings look for mistakes
+//! @throws  invalid_argument for a batch without slots or too small a workspace, before any launch;
+//!          cuda_error
+//! @stream  ordered in `stream`, does not wait, may be captured in a graph; two kernels
+//! @cost    O(rows + pages)
+inline void release_slots(cache_ref const& cache, batch_ref const& batch, void* workspace,
+                          std::size_t workspace_bytes, release_report* report, cudaStream_t stream)
+{
+  using tuning = slot_tuning_sm90;
+  if (batch.capacity == 0) {
+    if (report != nullptr) {
+      device_guard const guard{stream};
+      DIFFKV_CUDA_TRY(cudaMemsetAsync(report, 0, sizeof *report, stream));
+    }
+    return;
+  }
+  DIFFKV_EXPECTS(batch.slots != nullptr, "batch: slots must not be null");
+  std::size_t const needed = release_slots_workspace_bytes(cache.shape, batch.capacity);
+  DIFFKV_EXPECTS(workspace != nullptr && workspace_bytes >= needed &&
+                   reinterpret_cast<std::uintptr_t>(workspace) % 16 == 0,
+                 "workspace: " + std::to_string(needed) + " bytes aligned to 16 are needed, got " +
+                   std::to_string(workspace_bytes));
+  detail::slot_parts const parts = detail::make_slot_parts(cache.shape, batch.capacity);
+  auto* const snapshot           = static_cast<ring_snapshot*>(workspace);
+  auto* const counts             = reinterpret_cast<detail::release_counts*>(snapshot + 1);
+  auto* const row_pages          = reinterpret_cast<std::uint32_t*>(counts + parts.grid);
+  detail::release_slots_params const params{cache,    batch,  report,   parts,
+                                            snapshot, counts, row_pages};
+  detail::launch(detail::release_slots_count_kernel<tuning>,
+                 {parts.grid + 1, tuning::threads, 0, true}, stream, params);
+  detail::launch(detail::release_slots_write_kernel<tuning>, {parts.grid, tuning::threads, 0, true},
+                 stream, params);
+}
+
+}  // namespace diffkv
