@@ -6,11 +6,14 @@
 // generation step. Times are microseconds of one operation in a graph.
 #include "bench_inputs.hpp"
 #include "cpu_manager.hpp"
+#include "device_buffers.cuh"
 #include "graph_time.hpp"
 
 #include <diffkv/pool/claim.cuh>
 #include <diffkv/pool/init_ring.cuh>
 #include <diffkv/pool/release.cuh>
+
+#include <cub/device/device_scan.cuh>
 
 #include <chrono>
 #include <memory>
@@ -19,46 +22,13 @@
 namespace {
 
 using namespace diffkv;
+using bench::bench_stream;
+using bench::device_buffer;
+using bench::on_device;
+using bench::to_host;
 
 constexpr std::uint32_t rows_per_sequence = 256;  // 32 layers of 8 heads
 constexpr int replays                     = 15;
-
-cudaStream_t bench_stream()
-{
-  static cudaStream_t const stream = [] {
-    cudaStream_t s = nullptr;
-    DIFFKV_CUDA_TRY(cudaStreamCreateWithFlags(&s, cudaStreamNonBlocking));
-    return s;
-  }();
-  return stream;
-}
-
-template <class T>
-using device_buffer = buffer<T, cuda_async_resource>;
-
-template <class T>
-device_buffer<T> on_device(std::size_t size)
-{
-  return device_buffer<T>(size, {bench_stream()});
-}
-template <class T>
-device_buffer<T> on_device(std::vector<T> const& from)
-{
-  auto to = on_device<T>(from.size());
-  DIFFKV_CUDA_TRY(cudaMemcpyAsync(to.data(), from.data(), from.size() * sizeof(T),
-                                  cudaMemcpyHostToDevice, bench_stream()));
-  DIFFKV_CUDA_TRY(cudaStreamSynchronize(bench_stream()));
-  return to;
-}
-template <class T>
-std::vector<T> to_host(device_buffer<T> const& from)
-{
-  std::vector<T> to(from.size());
-  DIFFKV_CUDA_TRY(cudaStreamSynchronize(bench_stream()));
-  DIFFKV_CUDA_TRY(
-    cudaMemcpy(to.data(), from.data(), to.size() * sizeof(T), cudaMemcpyDeviceToHost));
-  return to;
-}
 
 //! Sets the counters: inside the graphs, so that every claim meets the ring it is meant to meet.
 __global__ void set_counters(free_ring_ref ring, std::uint64_t head, std::uint64_t tail)
@@ -281,6 +251,35 @@ void copy_of_the_same_bytes(benchmark::State& state)
   bench::report_bytes(state, work.bytes());
 }
 BENCHMARK(copy_of_the_same_bytes)
+  ->ArgName("rows")
+  ->Arg(1'024)
+  ->Arg(32'768)
+  ->Arg(1'000'000)
+  ->UseManualTime()
+  ->Iterations(1)
+  ->Unit(benchmark::kMicrosecond);
+
+//! Comparison: the library's scan of the same demand into 32-bit offsets, and nothing else: no grants,
+//! no ids, no counters.
+void scan_by_cub(benchmark::State& state)
+{
+  claims work{static_cast<std::uint32_t>(state.range(0)), 7};
+  auto offsets          = on_device<std::uint32_t>(work.demand.size());
+  auto const rows       = static_cast<int>(work.demand.size());
+  std::size_t num_bytes = 0;
+  DIFFKV_CUDA_TRY(cub::DeviceScan::ExclusiveSum(nullptr, num_bytes, work.demand_d.data(),
+                                                offsets.data(), rows, bench_stream()));
+  auto space      = on_device<std::byte>(num_bytes);
+  double const us = bench::graph_us_per_op(bench_stream(), 16, replays, [&](int) {
+    DIFFKV_CUDA_TRY(cub::DeviceScan::ExclusiveSum(space.data(), num_bytes, work.demand_d.data(),
+                                                  offsets.data(), rows, bench_stream()));
+  });
+  std::vector<std::uint32_t> expected(work.demand.size());
+  std::exclusive_scan(work.demand.begin(), work.demand.end(), expected.begin(), 0u);
+  if (to_host(offsets) != expected) { return state.SkipWithError("the scan is wrong"); }
+  bench::report_us(state, us);
+}
+BENCHMARK(scan_by_cub)
   ->ArgName("rows")
   ->Arg(1'024)
   ->Arg(32'768)
