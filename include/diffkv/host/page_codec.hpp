@@ -8,7 +8,7 @@
 #include <diffkv/page/page_view.hpp>
 #include <diffkv/quant/vector_codec.hpp>
 
-#include <cstring>  // memcpy
+#include <cstring>  // memcpy, memset
 #include <vector>
 
 namespace diffkv::host {
@@ -80,11 +80,12 @@ class page_codec {
   //! Where the codes of the first block of a segment lie, [16, head_dim], from the segment's begin.
   struct side {
     std::vector<std::uint16_t> bytes;
-    std::vector<std::uint8_t> shifts;
+    std::vector<std::uint16_t> shifts;
     std::vector<code_place> padding;  //!< [16, padding elements]: written with code 0
     std::uint32_t begin;
     std::uint32_t block_bytes;
-    bool runs_of_four;  //!< each four elements lie in four bytes that follow each other
+    bool four_bytes;  //!< each four elements lie in four bytes that follow each other
+    bool one_byte;    //!< each four elements lie in one byte
   };
 
   [[nodiscard]] side side_of(bool key) const
@@ -95,15 +96,17 @@ class page_codec {
            {},
            key ? geometry_.key_codes : geometry_.value_codes,
            static_cast<std::uint32_t>(block_bytes(spec, geometry_.head_dim)),
+           spec.is_quantised(),
            spec.is_quantised()};
     for (int token = 0; token < block_tokens; ++token) {
       for (int dim = 0; dim < geometry_.head_dim; ++dim) {
         code_place const place =
           key ? geometry_.key_code(token, dim) : geometry_.value_code(token, dim);
         s.bytes.push_back(static_cast<std::uint16_t>(place.byte - s.begin));
-        s.shifts.push_back(static_cast<std::uint8_t>(place.shift));
-        bool const follows = dim % 4 == 0 || s.bytes.back() == s.bytes[s.bytes.size() - 2] + 1;
-        s.runs_of_four     = s.runs_of_four && follows;
+        s.shifts.push_back(static_cast<std::uint16_t>(place.shift));
+        int const step = dim % 4 == 0 ? 0 : s.bytes.back() - s.bytes[s.bytes.size() - 2];
+        s.four_bytes   = s.four_bytes && (dim % 4 == 0 || step == 1);
+        s.one_byte     = s.one_byte && step == 0;
       }
       for (int e = 0; e < stored_elements(geometry_.head_dim, spec.groups); ++e) {
         if (!is_padding(spec, geometry_.head_dim, e)) { continue; }
@@ -129,9 +132,9 @@ class page_codec {
   void write_codes(page_view const& view, side const& s, int bits, int token,
                    coded_vector const& coded) const
   {
-    std::uint16_t const* bytes = s.bytes.data() + row_of(token);
-    std::uint8_t const* shifts = s.shifts.data() + row_of(token);
-    std::uint32_t const block  = block_of(s, token);
+    std::uint16_t const* bytes  = s.bytes.data() + row_of(token);
+    std::uint16_t const* shifts = s.shifts.data() + row_of(token);
+    std::uint32_t const block   = block_of(s, token);
     for (int d = 0; d < geometry_.head_dim; ++d) {
       view.set_code({block + bytes[d], shifts[d]}, bits, coded.codes[d]);
     }
@@ -169,10 +172,14 @@ class page_codec {
     for (int t = token; t < token + count; ++t, to += head_dim) {
       std::uint16_t const* bytes = s.bytes.data() + row_of(t);
       std::byte const* block     = page + block_of(s, t);
-      for (int d = 0; d < head_dim; d += 4) {
-        if (s.runs_of_four) {
-          std::memcpy(to + d, block + bytes[d], 4);
-        } else {
+      if (s.four_bytes) {
+        for (int d = 0; d < head_dim; d += 4) { std::memcpy(to + d, block + bytes[d], 4); }
+      } else if (s.one_byte) {
+        for (int d = 0; d < head_dim; d += 4) {
+          std::memset(to + d, static_cast<std::uint8_t>(block[bytes[d]]), 4);
+        }
+      } else {
+        for (int d = 0; d < head_dim; d += 4) {
           for (int i = d; i < d + 4; ++i) { to[i] = static_cast<std::uint8_t>(block[bytes[i]]); }
         }
       }
@@ -182,15 +189,12 @@ class page_codec {
     page_view const view     = view_of(page);
     std::uint8_t const* from = codes;
     for (int t = token; t < token + count; ++t, from += head_dim, x += head_dim) {
-      std::uint8_t const* shifts = s.shifts.data() + row_of(t);
+      std::uint16_t const* shifts = s.shifts.data() + row_of(t);
       for (int g = 0, d = 0; g < spec.groups; ++g) {
         affine const group = Key ? view.key_affine(t, g) : view.value_affine(t, g);
         float const scale  = to_f32(group.scale);
         float const zero   = to_f32(group.zero);
         int const end      = d + group_elements;
-        if (spec.bits == 8) {  // nothing to shift
-          for (; d < end; ++d) { x[d] = affine_value(from[d], scale, zero); }
-        }
         for (; d < end; ++d) {
           x[d] = affine_value((std::uint32_t{from[d]} >> shifts[d]) & mask, scale, zero);
         }

@@ -28,15 +28,22 @@ void refresh_candidates(context const& ctx, row_view const& row, Policy const& p
     std::uint32_t const places = cache.state.candidates_per_tier;
     candidate* best            = cache.state.candidates_of(row.row, t);
     for (std::uint32_t i = 0; i < places; ++i) { best[i] = candidate{}; }
-    for (slot_index slot = 0; slot < row.state().tokens.of(t); ++slot) {
-      std::int32_t const position = row.position(t, slot);
-      std::int32_t const count    = queries.count(position + 1);
-      if (!may_leave(t, position, num_tokens - 1, cache.shape.window, count)) { continue; }
-      float const importance = importance_of(row.score(t, slot), count);
-      if (diffkv::detail::is_nan(importance)) { continue; }
-      candidate const c{position, slot, policy.priority(importance, position + 1, num_tokens)};
-      candidate& place = best[slot / cache.tiers.tokens_per_page(t) % places];
-      if (c.before(place)) { place = c; }
+    std::uint32_t const num_tokens_in_tier = row.state().tokens.of(t);
+    for (slot_index begin = 0; begin < num_tokens_in_tier;) {
+      page_run const run = row.run(t, begin, num_tokens_in_tier - begin);
+      candidate& place   = best[begin / cache.tiers.tokens_per_page(t) % places];  // by page
+      for (std::uint32_t i = 0; i < run.count; ++i) {
+        int const token             = run.token + static_cast<int>(i);
+        std::int32_t const position = run.page.position(token);
+        std::int32_t const count    = queries.count(position + 1);
+        if (!may_leave(t, position, num_tokens - 1, cache.shape.window, count)) { continue; }
+        float const importance = importance_of(run.page.score(token), count);
+        if (diffkv::detail::is_nan(importance)) { continue; }
+        candidate const c{position, begin + i,
+                          policy.priority(importance, position + 1, num_tokens)};
+        if (c.before(place)) { place = c; }
+      }
+      begin += run.count;
     }
   }
 }
