@@ -8,6 +8,9 @@
 #include <diffkv/pool/claim_request.hpp>
 #include <diffkv/pool/free_ring.hpp>
 
+#include <numeric>  // accumulate
+#include <vector>
+
 namespace diffkv::host {
 
 namespace detail {
@@ -55,6 +58,36 @@ inline void claim(free_ring_ref const& ring, claim_request const& request) noexc
   }
   *ring.head = head + taken;
   if (request.refusals.count != nullptr) { *request.refusals.count = refused; }
+}
+
+//! What the sequences of a batch got.
+struct batch_claim {
+  std::vector<std::uint64_t> offsets;  //!< [rows] first id of each row
+  std::vector<page_id> ids;
+  std::vector<std::uint8_t> granted;  //!< [sequences]
+  std::uint32_t refused = 0;
+};
+
+//! Claims `demand` [num_sequences * rows_per_sequence] and keeps the answer.
+[[nodiscard]] inline batch_claim claim_for_batch(free_ring_ref const& ring,
+                                                 std::vector<std::uint32_t> const& demand,
+                                                 std::uint32_t num_sequences,
+                                                 std::uint32_t rows_per_sequence,
+                                                 refusals_ref refusals)
+{
+  std::uint64_t const total = std::accumulate(demand.begin(), demand.end(), std::uint64_t{0});
+  batch_claim got{std::vector<std::uint64_t>(demand.size()),
+                  std::vector<page_id>(static_cast<std::size_t>(total)),
+                  std::vector<std::uint8_t>(num_sequences)};
+  claim(ring, {demand.data(),
+               num_sequences,
+               rows_per_sequence,
+               got.offsets.data(),
+               got.ids.data(),
+               got.granted.data(),
+               {&got.refused, refusals.sequences}});
+  if (refusals.count != nullptr) { *refusals.count = got.refused; }
+  return got;
 }
 
 //! Gives pages back. In a checked ring ids that are no page, and pages that are free already, are

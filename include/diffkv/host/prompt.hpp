@@ -68,7 +68,6 @@ std::uint32_t admit(context const& ctx, admission const* batch, std::uint32_t co
 {
   cache_ref const& cache   = ctx.cache;
   std::uint32_t const rows = cache.shape.rows_per_slot();
-  std::uint64_t total      = 0;
   std::vector<std::uint32_t> demand(std::size_t{count} * rows);
   for (std::uint32_t s = 0; s < count; ++s) {
     detail::expect_free_slot(cache, batch[s]);
@@ -79,30 +78,18 @@ std::uint32_t admit(context const& ctx, admission const* batch, std::uint32_t co
     std::uint32_t const pages =
       cache.tiers.most_pages(static_cast<std::uint32_t>(batch[s].num_tokens));
     for (std::uint32_t r = 0; r < rows; ++r) { demand[std::size_t{s} * rows + r] = pages; }
-    total += std::uint64_t{pages} * rows;
   }
-  std::vector<std::uint64_t> offsets(demand.size());
-  std::vector<page_id> ids(static_cast<std::size_t>(total));
-  std::vector<std::uint8_t> granted(count);
-  std::uint32_t refused = 0;
-  claim(cache.ring, {demand.data(),
-                     count,
-                     rows,
-                     offsets.data(),
-                     ids.data(),
-                     granted.data(),
-                     {&refused, refusals.sequences}});
-  if (refusals.count != nullptr) { *refusals.count = refused; }
+  batch_claim const got = claim_for_batch(cache.ring, demand, count, rows, refusals);
 
   for (std::uint32_t s = 0; s < count; ++s) {
-    if (granted[s] == 0) { continue; }
+    if (got.granted[s] == 0) { continue; }
     std::uint32_t const slot = batch[s].slot;
     detail::reset_slot(cache, slot);
     for (std::uint32_t r = 0; r < rows; ++r) {
       std::size_t const row      = cache.shape.row(slot, 0, 0) + r;
       std::size_t const in_batch = std::size_t{s} * rows + r;
       for (std::uint32_t p = 0; p < demand[in_batch]; ++p) {
-        cache.table.entry(row, tier::high, p) = ids[offsets[in_batch] + p];
+        cache.table.entry(row, tier::high, p) = got.ids[got.offsets[in_batch] + p];
       }
       cache.state.rows[row].pages.high = demand[in_batch];
     }
@@ -111,7 +98,7 @@ std::uint32_t admit(context const& ctx, admission const* batch, std::uint32_t co
       cache.layer(slot, l) = {n, {n, policy.prompt_queries(n), n}};
     }
   }
-  return refused;
+  return got.refused;
 }
 
 //! Plans one row of an admitted prompt, puts its pages in place (high from the left, low from the

@@ -91,35 +91,24 @@ std::uint32_t step(context const& ctx, std::uint32_t const* slots, std::uint32_t
     }
   }
 
-  std::vector<std::uint64_t> offsets(demand.size());
-  std::vector<page_id> ids(demand.size() * num_stored_tiers);
-  std::vector<std::uint8_t> granted(count);
-  std::uint32_t refused = 0;
-  claim(cache.ring, {demand.data(),
-                     count,
-                     rows,
-                     offsets.data(),
-                     ids.data(),
-                     granted.data(),
-                     {&refused, refusals.sequences}});
-  if (refusals.count != nullptr) { *refusals.count = refused; }
+  batch_claim const got = claim_for_batch(cache.ring, demand, count, rows, refusals);
 
   for (std::uint32_t s = 0; s < count; ++s) {
     std::size_t const first = shape.row(slots[s], 0, 0);
     for (std::uint32_t r = 0; r < rows; ++r) {
-      if (granted[s] == 0) {
+      if (got.granted[s] == 0) {
         cache.state.rows[first + r].append_slot = no_slot;
         continue;
       }
       std::size_t const i = std::size_t{s} * rows + r;
-      apply_row_step(ctx, ctx.row(first + r), plans[i], ids.data() + offsets[i],
+      apply_row_step(ctx, ctx.row(first + r), plans[i], got.ids.data() + got.offsets[i],
                      cache.layer(slots[s], r / shape.num_heads).num_tokens);
     }
-    for (std::uint32_t l = 0; granted[s] != 0 && l < shape.num_layers; ++l) {
+    for (std::uint32_t l = 0; got.granted[s] != 0 && l < shape.num_layers; ++l) {
       ++cache.layer(slots[s], l).num_tokens;
     }
   }
-  return refused;
+  return got.refused;
 }
 
 //! Encodes the new token of one layer into the slots that `step` reserved, and puts its query into the
