@@ -94,37 +94,45 @@ DIFFKV_KERNEL void __launch_bounds__(Tuning::threads)
   store_release_counts(found, warps, p.counts + blockIdx.x);
 }
 
-//! Copies a row's pages to the ring and clears their entries.
-//! @param cell     the ring's cell for the first of them
-//! @threads one warp
-__device__ inline void write_back_row(cache_ref const& cache, std::size_t row, tier_counts pages,
-                                      std::uint32_t cell)
-{
-  constexpr std::uint32_t at_once = 4;  // loads in flight
-  std::uint32_t const lane        = lane_index();
-  std::uint32_t const total       = pages.sum();
-  std::uint32_t place             = 0;
-  for (std::uint32_t first = 0; first < total; first += 32 * at_once) {
-    page_id ids[at_once];
+//! Up to 128 pages of a row, four a lane: loads in flight together.
+struct row_pages {
+  static constexpr std::uint32_t per_lane = 4;
+  static constexpr std::uint32_t count    = 32 * per_lane;
+  page_id ids[per_lane];
+
+  //! @threads one warp
+  __device__ void load(cache_ref const& cache, std::size_t row, tier_counts pages,
+                       std::uint32_t first)
+  {
 #pragma unroll
-    for (std::uint32_t k = 0; k < at_once; ++k) {
-      std::uint32_t const i = first + k * 32 + lane;
-      ids[k]                = i < total ? entry_in_order(cache, row, pages, i) : no_page;
+    for (std::uint32_t k = 0; k < per_lane; ++k) {
+      std::uint32_t const i = first + k * 32 + lane_index();
+      ids[k]                = i < pages.sum() ? entry_in_order(cache, row, pages, i) : no_page;
     }
+  }
+  //! Copies them to the ring and clears their entries.
+  //! @param cell     the ring's cell for the first of the row that goes back
+  //! @param written  how many of the row are there already; counted on
+  //! @threads one warp
+  __device__ void write_back(cache_ref const& cache, std::size_t row, tier_counts pages,
+                             std::uint32_t first, std::uint32_t cell, std::uint32_t& written) const
+  {
+    std::uint32_t const lane = lane_index();
 #pragma unroll
-    for (std::uint32_t k = 0; k < at_once; ++k) {
+    for (std::uint32_t k = 0; k < per_lane; ++k) {
       std::uint32_t const i = first + k * 32 + lane;
-      bool const goes_back  = i < total && (ids[k] != no_page || !cache.ring.is_checked());
+      bool const exists     = i < pages.sum();
+      bool const goes_back  = exists && (ids[k] != no_page || !cache.ring.is_checked());
       unsigned const lanes  = __ballot_sync(all_lanes, goes_back);
       if (goes_back) {
         auto const ahead = static_cast<std::uint32_t>(__popc(lanes & ((1u << lane) - 1u)));
-        cache.ring.ids[cell_behind(cell, place + ahead, cache.ring.capacity)] = ids[k];
+        cache.ring.ids[cell_behind(cell, written + ahead, cache.ring.capacity)] = ids[k];
       }
-      if (i < total) { entry_in_order(cache, row, pages, i) = no_page; }
-      place += static_cast<std::uint32_t>(__popc(lanes));
+      if (exists) { entry_in_order(cache, row, pages, i) = no_page; }
+      written += static_cast<std::uint32_t>(__popc(lanes));
     }
   }
-}
+};
 
 //! Second launch: pages go back in the order of sequences, rows, tiers; the state is that of free
 //! slots. The last CTA moves the tail and reports.
@@ -152,12 +160,24 @@ DIFFKV_KERNEL void __launch_bounds__(Tuning::threads)
   demand_before const sums = sum_demand_before(
     gridDim.x, blockIdx.x, shared, [&](std::uint32_t i) { return __ldcg(&p.counts[i].released); });
 
+  row_pages ids;
+  if (warp < part.rows) { ids.load(p.cache, first_row + warp, held[warp], 0); }
   for (std::uint32_t r = warp; r < part.rows; r += Tuning::warps) {
+    row_pages next;  // on its way while this row is written
+    std::uint32_t const following = r + Tuning::warps;
+    if (following < part.rows) { next.load(p.cache, first_row + following, held[following], 0); }
     std::uint32_t before = before_row[r];
     for (std::uint32_t w = 0; w < r / 32; ++w) { before += warp_pages[w]; }
-    write_back_row(p.cache, first_row + r, held[r],
-                   cell_behind(snapshot.tail_cell, sums.before + before, p.cache.ring.capacity));
+    std::uint32_t const cell =
+      cell_behind(snapshot.tail_cell, sums.before + before, p.cache.ring.capacity);
+    std::uint32_t written = 0;
+    ids.write_back(p.cache, first_row + r, held[r], 0, cell, written);
+    for (std::uint32_t i = row_pages::count; i < held[r].sum(); i += row_pages::count) {
+      ids.load(p.cache, first_row + r, held[r], i);
+      ids.write_back(p.cache, first_row + r, held[r], i, cell, written);
+    }
     reset_row(p.cache, first_row + r, 0);
+    ids = next;
   }
   if (part.rows > 0 && part.first == 0) { set_layers(p.cache, part.slot, layer_state{}); }
   if (blockIdx.x + 1 != gridDim.x) { return; }
