@@ -182,15 +182,15 @@ void decode_attention(context const& ctx, std::uint32_t const* slots, std::uint3
   };
   std::vector<row_queries> queries_of(num_rows);
   std::vector<row_result> parts(num_rows * splits);
-  executor(num_rows, [&](std::size_t index) {
+  for (std::size_t index = 0; index < num_rows; ++index) {  // less work than handing it out
     std::size_t const s = index / shape.num_heads;
     queries_of[index]   = condition_queries(
         ctx, s, slots[s], layer, static_cast<std::uint32_t>(index % shape.num_heads), options, query);
-  });
+  }
   executor(num_rows * splits, [&](std::size_t i) {
     parts[i] = attend_split(ctx, row_at(i / splits), queries_of[i / splits], options, i % splits);
   });
-  executor(num_rows, [&](std::size_t index) {
+  auto const finish = [&](std::size_t index) {
     auto const s               = static_cast<std::uint32_t>(index / shape.num_heads);
     auto const head            = static_cast<std::uint32_t>(index % shape.num_heads);
     row_view const row         = row_at(index);
@@ -222,7 +222,19 @@ void decode_attention(context const& ctx, std::uint32_t const* slots, std::uint3
     query_span after = state.queries;
     after.last_query = diffkv::detail::max_of(after.last_query, due.last);
     refresh_candidates(ctx, row, policy, after, state.num_tokens);
-  });
+  };
+  bool catches_up = false;
+  for (std::uint32_t s = 0; keep_scores && s < count; ++s) {
+    layer_state const& state = cache.layer(slots[s], layer);
+    catches_up =
+      catches_up ||
+      queries_due(state.num_tokens - 1, layer, shape.score_every, state.queries).catches_up;
+  }
+  if (catches_up) {
+    executor(num_rows, finish);
+  } else {
+    for (std::size_t index = 0; index < num_rows; ++index) { finish(index); }
+  }
 
   for (std::uint32_t s = 0; keep_scores && s < count; ++s) {
     layer_state& state = cache.layer(slots[s], layer);
