@@ -21,18 +21,17 @@ namespace diffkv {
 
 //! Measured on an H200 (docs/performance.md).
 struct step_tuning_sm90 {
-  static constexpr unsigned decide_threads = 1024;  //!< of a CTA at most: one sequence
-  static constexpr unsigned apply_rows     = 64;    //!< of a CTA
-  static constexpr unsigned apply_threads  = 256;
+  static constexpr unsigned rows    = 64;   //!< of a CTA: a tile, all of one sequence
+  static constexpr unsigned threads = 256;  //!< of a CTA
 };
 
 namespace detail {
 
 //! Scratch of a step; nothing in it lives from one step to the next.
 struct step_workspace {
-  ring_snapshot* snapshot = nullptr;
-  step_record* records    = nullptr;  //!< [capacity, rows_per_slot]
-  std::uint32_t* demands  = nullptr;  //!< [capacity] pages that a sequence wants
+  ring_snapshot* snapshot     = nullptr;
+  step_record* records        = nullptr;  //!< [capacity, rows_per_slot]
+  std::uint32_t* tile_demands = nullptr;  //!< [capacity, tiles of a sequence] pages wanted
 };
 
 template <class Policy>
@@ -52,71 +51,123 @@ template <class Config>
   return cache;
 }
 
-//! Exclusive prefix sum of 0, 1 or 2 over the CTA, going on from `before`, which becomes the total.
-//! @threads the CTA, whole warps; `before` is the same in all
-[[nodiscard]] __device__ inline std::uint32_t demand_before_row(std::uint32_t demand,
-                                                                std::uint32_t& before,
-                                                                std::uint32_t (&warp_sums)[32])
-{
-  unsigned const lane  = lane_index();
-  unsigned const below = (1u << lane) - 1u;
-  unsigned const one   = __ballot_sync(all_lanes, (demand & 1u) != 0);
-  unsigned const two   = __ballot_sync(all_lanes, (demand & 2u) != 0);
-  if (lane == 0) {
-    warp_sums[threadIdx.x / 32] = static_cast<std::uint32_t>(__popc(one) + 2 * __popc(two));
+//! The rows of a CTA.
+struct step_tile {
+  std::uint32_t per_sequence;  //!< tiles of one sequence
+  std::uint32_t sequence;      //!< index into the batch
+  std::uint32_t part;          //!< which tile of the sequence
+  std::uint32_t slot;          //!< of the sequence
+  std::uint32_t first_row;     //!< in the sequence
+  std::uint32_t rows;          //!< how many
+
+  //! The slot of a sequence behind the batch's end is whatever lies there.
+  template <class Tuning, class Policy>
+  [[nodiscard]] static __device__ step_tile at(step_params<Policy> const& p, std::uint32_t index)
+  {
+    std::uint32_t const rows  = p.cache.shape.rows_per_slot();
+    std::uint32_t const tiles = ceil_div(rows, Tuning::rows);
+    std::uint32_t const s     = index / tiles;
+    std::uint32_t const part  = index % tiles;
+    return {tiles,
+            s,
+            part,
+            p.batch.slots[s],
+            part * Tuning::rows,
+            min(Tuning::rows, rows - part * Tuning::rows)};
   }
-  __syncthreads();
-  std::uint32_t const sum     = lane < blockDim.x / 32 ? warp_sums[lane] : 0u;
-  std::uint32_t const earlier = __reduce_add_sync(all_lanes, lane < threadIdx.x / 32 ? sum : 0u);
-  std::uint32_t const in_warp =
-    static_cast<std::uint32_t>(__popc(one & below) + 2 * __popc(two & below));
-  std::uint32_t const offset = before + earlier + in_warp;
-  before += __reduce_add_sync(all_lanes, sum);
-  return offset;
+};
+
+[[nodiscard]] __device__ inline uint4 to_words(step_token const& token) noexcept
+{
+  return {token.slot, token.view.present ? 1u : 0u, float_bits(token.view.importance),
+          static_cast<std::uint32_t>(token.view.number)};
+}
+[[nodiscard]] __device__ inline step_token to_step_token(uint4 const& words) noexcept
+{
+  return {words.x, {words.y != 0, __uint_as_float(words.z), static_cast<std::int32_t>(words.w)}};
 }
 
-//! First launch, a CTA per sequence: plans of its rows, and what it wants.
+//! Shared memory of `decide`.
+template <class Tuning>
+struct step_decide_shared {
+  static constexpr unsigned row_warps = Tuning::rows / 32;
+  uint4 found[3][Tuning::rows];  //!< step_token by step_role, as plain words
+  std::uint32_t demand_of_warp[row_warps];
+};
+
+//! First launch: plans of all rows, and what each tile wants. Three threads look for the tokens of a
+//! row that may move, as they wait for memory most of the time; then one plans.
 template <class Config, class Policy>
-DIFFKV_KERNEL void __launch_bounds__(step_tuning_sm90::decide_threads)
+DIFFKV_KERNEL void __launch_bounds__(step_tuning_sm90::threads)
   step_decide_kernel(__grid_constant__ step_params<Policy> const p)
 {
-  __shared__ std::uint32_t warp_sums[2][32];
+  using tuning = step_tuning_sm90;
+  static_assert(tuning::rows % 32 == 0 && tuning::threads == 4 * tuning::rows);
+  __shared__ step_decide_shared<tuning> shared;
   wait_for_previous();
-  bool const speaks        = blockIdx.x == 0 && threadIdx.x == 0;
-  std::uint32_t const slot = p.batch.slots[blockIdx.x];
-  if (blockIdx.x >= p.batch.size()) {
+  bool const speaks         = blockIdx.x == 0 && threadIdx.x == 0;
+  step_tile const tile      = step_tile::at<tuning>(p, blockIdx.x);
+  std::uint32_t const count = p.batch.size();
+  if (tile.sequence >= count) {
     if (speaks && p.refusals.count != nullptr) { *p.refusals.count = 0; }  // an empty batch
     return;
   }
+  cache_ref const cache  = with_static_tiers<Config>(p.cache);
+  std::size_t const base = cache.shape.row(tile.slot, 0, 0) + tile.first_row;
+  auto const layer_of    = [&](std::uint32_t r) {
+    return (tile.first_row + r) / cache.shape.num_heads;
+  };
 
-  cache_ref const cache    = with_static_tiers<Config>(p.cache);
-  std::uint32_t const rows = cache.shape.rows_per_slot();
-  std::uint32_t wanted     = 0;
-  for (std::uint32_t first = 0; first < rows; first += blockDim.x) {
-    std::uint32_t const r = first + threadIdx.x;
-    row_step plan{};
-    tier_counts tokens{};
-    std::int32_t position = 0;
-    if (r < rows) {
-      std::uint32_t const layer = r / cache.shape.num_heads;
-      std::uint32_t const head  = r % cache.shape.num_heads;
-      layer_state const state   = cache.layer(slot, layer);
-      row_view const row{&cache, cache.shape.row(slot, layer, head)};
-      tokens   = row.state().tokens;
-      position = state.num_tokens;
-      plan     = plan_row_step(p.policy, row, state.queries, position + 1,
-                               cache.limits.of(slot, layer, head));
-    }
-    // Two buffers in turn: one barrier a round is enough.
-    std::uint32_t const offset =
-      demand_before_row(plan.demand(), wanted, warp_sums[first / blockDim.x % 2]);
-    if (r < rows) {
-      p.work.records[std::size_t{blockIdx.x} * rows + r] =
-        pack_step(plan, tokens, position, offset);
-    }
+  std::uint32_t const looked_at = threadIdx.x / 4;
+  std::uint32_t const role      = threadIdx.x % 4;
+  if (looked_at < tile.rows && role < 3) {
+    layer_state const state = cache.layer(tile.slot, layer_of(looked_at));
+    row_view const row{&cache, base + looked_at};
+    shared.found[role][looked_at] = to_words(find_step_token(
+      static_cast<step_role>(role), row, row.state().tokens, state.queries, state.num_tokens + 1));
   }
-  if (threadIdx.x == 0) { p.work.demands[blockIdx.x] = wanted; }
-  if (speaks) { *p.work.snapshot = take_snapshot(p.cache.ring); }
+  std::uint32_t const r = threadIdx.x;
+  bool const has_row    = r < tile.rows;
+  row_state state{};
+  std::int32_t position = 0;
+  thresholds limits{};
+  if (has_row) {
+    std::uint32_t const layer = layer_of(r);
+    state                     = cache.state.rows[base + r];
+    position                  = cache.layer(tile.slot, layer).num_tokens;
+    limits = cache.limits.of(tile.slot, layer, (tile.first_row + r) % cache.shape.num_heads);
+  }
+  __syncthreads();
+  row_step plan{};
+  if (has_row) {
+    plan = plan_found_tokens(p.policy, to_step_token(shared.found[0][r]),
+                             to_step_token(shared.found[1][r]), to_step_token(shared.found[2][r]),
+                             state, cache.tiers, cache.shape.window, position + 1, limits);
+  }
+
+  // Where the row's pages lie among the tile's: a row wants 0, 1 or 2.
+  unsigned const lane = lane_index();
+  unsigned const warp = threadIdx.x / 32;
+  unsigned const one  = __ballot_sync(all_lanes, (plan.demand() & 1u) != 0);
+  unsigned const two  = __ballot_sync(all_lanes, (plan.demand() & 2u) != 0);
+  auto const pages_of = [&](unsigned lanes) {
+    return static_cast<std::uint32_t>(__popc(one & lanes) + 2 * __popc(two & lanes));
+  };
+  constexpr unsigned row_warps = step_decide_shared<tuning>::row_warps;
+  if (warp < row_warps && lane == 0) { shared.demand_of_warp[warp] = pages_of(all_lanes); }
+  __syncthreads();
+  std::uint32_t before = pages_of((1u << lane) - 1u);
+  std::uint32_t wanted = 0;
+  for (unsigned w = 0; w < row_warps; ++w) {
+    before += w < warp ? shared.demand_of_warp[w] : 0u;
+    wanted += shared.demand_of_warp[w];
+  }
+  if (has_row) {
+    std::size_t const index = std::size_t{tile.sequence} * cache.shape.rows_per_slot();
+    p.work.records[index + tile.first_row + r] = pack_step(plan, state.tokens, position, before);
+  }
+  if (threadIdx.x == 0) { p.work.tile_demands[blockIdx.x] = wanted; }
+  if (speaks) { *p.work.snapshot = take_snapshot(cache.ring); }
 }
 
 //! One row on its way through `apply`: read before it is known whether its sequence is served, written
@@ -205,53 +256,86 @@ class step_row {
 //! Shared memory of `apply`.
 template <class Tuning>
 struct step_apply_shared {
+  static constexpr unsigned row_warps = Tuning::rows / 32;
   claim_shared claim;
-  std::uint32_t moves_of_warp[Tuning::apply_rows / 32];
-  token_move moves[Tuning::apply_rows];
+  sequence_grant grant;
+  std::uint32_t moves_of_warp[row_warps];
+  token_move moves[Tuning::rows];
 };
 
-//! Second launch, a CTA per `apply_rows` rows of one sequence.
+//! What the tile's sequence gets; `taken` counts the pages of all tiles before this one.
+//! @threads the CTA; result valid in all threads
+template <class Tuning>
+[[nodiscard]] __device__ sequence_grant grant_of_tile(std::uint32_t const* demands,
+                                                      step_tile const& tile, std::uint32_t count,
+                                                      std::uint64_t room,
+                                                      step_apply_shared<Tuning>& shared)
+{
+  demand_before const sums =
+    sum_demand_before(count * tile.per_sequence, blockIdx.x, shared.claim,
+                      [demands](std::uint32_t i) { return __ldcg(demands + i); });
+  if (sums.all <= room) { return {sums.before, 0, true, 0}; }
+  if (threadIdx.x < 32) {
+    auto const sum_parts = [&](std::uint32_t s, std::uint32_t parts) {
+      std::uint32_t pages = 0;
+      for (std::uint32_t i = 0; i < parts; ++i) {
+        pages += __ldcg(demands + s * tile.per_sequence + i);
+      }
+      return pages;
+    };
+    grant_sum const given = first_fit_groups(
+      tile.sequence, room,
+      [&](std::uint32_t s) { return demand_of_one(sum_parts(s, tile.per_sequence)); },
+      [](std::uint32_t, grant_sum g) { return g; });
+    std::uint32_t const pages = sum_parts(tile.sequence, tile.per_sequence);
+    bool const fits           = pages <= room - given.taken;
+    std::uint32_t const ahead = fits ? sum_parts(tile.sequence, tile.part) : 0u;
+    if (threadIdx.x == 0) { shared.grant = {given.taken + ahead, given.refused, fits, pages}; }
+  }
+  __syncthreads();
+  return shared.grant;
+}
+
+//! Second launch: pages, tables and states of the tile's rows, and the tokens that move.
 template <class Config, class Policy>
-DIFFKV_KERNEL void __launch_bounds__(step_tuning_sm90::apply_threads)
+DIFFKV_KERNEL void __launch_bounds__(step_tuning_sm90::threads)
   step_apply_kernel(__grid_constant__ step_params<Policy> const p)
 {
   using tuning = step_tuning_sm90;
-  static_assert(tuning::apply_rows % 32 == 0 && tuning::apply_threads >= tuning::apply_rows);
   __shared__ step_apply_shared<tuning> shared;
-  std::uint32_t const rows     = p.cache.shape.rows_per_slot();
-  std::uint32_t const tiles    = ceil_div(rows, tuning::apply_rows);
-  std::uint32_t const sequence = blockIdx.x / tiles;
-  std::uint32_t const tile     = blockIdx.x % tiles;
-  std::uint32_t const r        = tile * tuning::apply_rows + threadIdx.x;
-  cache_ref const cache        = with_static_tiers<Config>(p.cache);
-
   // `decide` writes none of this, and has waited for whoever did.
-  std::uint32_t const count   = p.batch.size();
-  std::uint32_t const slot    = p.batch.slots[sequence];
-  bool const has_row          = threadIdx.x < tuning::apply_rows && r < rows && sequence < count;
-  std::size_t const row_index = cache.shape.row(slot, 0, 0) + r;
+  step_tile const tile      = step_tile::at<tuning>(p, blockIdx.x);
+  std::uint32_t const count = p.batch.size();
+  cache_ref const cache     = with_static_tiers<Config>(p.cache);
+  std::uint32_t const r     = tile.first_row + threadIdx.x;
+  std::size_t const index   = cache.shape.row(tile.slot, 0, 0) + r;
+  bool const has_row        = threadIdx.x < tile.rows && tile.sequence < count;
   row_state state{};
-  if (has_row) { state = cache.state.rows[row_index]; }
+  if (has_row) { state = cache.state.rows[index]; }
   wait_for_previous();
-  if (sequence >= count) { return; }
+  if (tile.sequence >= count) { return; }
 
   step_record record{};
-  if (has_row) { record = p.work.records[std::size_t{sequence} * rows + r]; }
-  step_row row{cache, row_index, state, record};
+  if (has_row) {
+    record = p.work.records[std::size_t{tile.sequence} * cache.shape.rows_per_slot() + r];
+  }
+  step_row row{cache, index, state, record};
   ring_snapshot const snapshot = *p.work.snapshot;
   sequence_grant const grant =
-    grant_of(p.work.demands, count, sequence, snapshot.num_free(), shared.claim);
-  if (tile == 0 && threadIdx.x == 0) {
-    if (!grant.granted && p.refusals.sequences != nullptr) {
-      p.refusals.sequences[grant.refused] = sequence;
+    grant_of_tile(p.work.tile_demands, tile, count, snapshot.num_free(), shared);
+  if (threadIdx.x == 0) {
+    if (tile.part == 0 && !grant.granted && p.refusals.sequences != nullptr) {
+      p.refusals.sequences[grant.refused] = tile.sequence;
     }
-    if (sequence + 1 == count) {
-      *cache.ring.head = snapshot.head + grant.after().taken;
+    bool const is_last = tile.sequence + 1 == count && tile.part + 1 == tile.per_sequence;
+    if (is_last) {
+      std::uint32_t const mine = grant.granted ? __ldcg(p.work.tile_demands + blockIdx.x) : 0u;
+      *cache.ring.head         = snapshot.head + grant.taken + mine;
       if (p.refusals.count != nullptr) { *p.refusals.count = grant.after().refused; }
     }
   }
   if (!grant.granted) {
-    if (has_row) { cache.state.rows[row_index].append_slot = no_slot; }
+    if (has_row) { cache.state.rows[index].append_slot = no_slot; }
     return;
   }
 
@@ -260,13 +344,13 @@ DIFFKV_KERNEL void __launch_bounds__(step_tuning_sm90::apply_threads)
   if (has_row) {
     row.apply(cache, snapshot, grant.taken + record.offset());
     if (r % cache.shape.num_heads == 0) {
-      cache.layer(slot, r / cache.shape.num_heads).num_tokens = record.position + 1;
+      cache.layer(tile.slot, r / cache.shape.num_heads).num_tokens = record.position + 1;
     }
   }
   unsigned const warp          = threadIdx.x / 32;
   unsigned const lane          = lane_index();
   unsigned const movers        = __ballot_sync(all_lanes, moves);
-  constexpr unsigned row_warps = tuning::apply_rows / 32;
+  constexpr unsigned row_warps = step_apply_shared<tuning>::row_warps;
   if (warp < row_warps && lane == 0) {
     shared.moves_of_warp[warp] = static_cast<std::uint32_t>(__popc(movers));
   }
@@ -282,7 +366,7 @@ DIFFKV_KERNEL void __launch_bounds__(step_tuning_sm90::apply_threads)
       row.move(cache);
   }
   __syncthreads();
-  for (std::uint32_t i = warp; i < num_moves; i += tuning::apply_threads / 32) {
+  for (std::uint32_t i = warp; i < num_moves; i += tuning::threads / 32) {
     token_move const next = shared.moves[i];
     if constexpr (Config::layouts::has_low) {
       if (next.demotes) {
@@ -295,20 +379,16 @@ DIFFKV_KERNEL void __launch_bounds__(step_tuning_sm90::apply_threads)
   }
 }
 
-[[nodiscard]] inline std::size_t align_16(std::size_t bytes) noexcept
-{
-  return (bytes + 15) / 16 * 16;
-}
-
 }  // namespace detail
 
 //! Scratch of `step` for batches of up to `capacity` sequences. It keeps nothing between steps.
 [[nodiscard]] inline std::size_t step_workspace_bytes(cache_shape const& shape,
                                                       std::uint32_t capacity) noexcept
 {
-  return detail::align_16(sizeof(ring_snapshot)) +
-         std::size_t{capacity} * shape.rows_per_slot() * sizeof(step_record) +
-         detail::align_16(std::size_t{capacity} * sizeof(std::uint32_t));
+  std::uint32_t const rows  = shape.rows_per_slot();
+  std::uint32_t const tiles = detail::ceil_div(rows, step_tuning_sm90::rows);
+  return sizeof(ring_snapshot) + std::size_t{capacity} * rows * sizeof(step_record) +
+         std::size_t{capacity} * tiles * sizeof(std::uint32_t);
 }
 
 //! Makes room for one more token in every row of the batch's sequences, before the layers run: equals
@@ -348,25 +428,19 @@ void step(cache_ref const& cache, batch_ref const& batch, Policy const& policy, 
                    reinterpret_cast<std::uintptr_t>(workspace) % 16 == 0,
                  "workspace: " + std::to_string(needed) + " bytes aligned to 16 are needed, got " +
                    std::to_string(workspace_bytes));
-  std::uint64_t const apply_grid =
-    std::uint64_t{batch.capacity} * detail::ceil_div(rows, tuning::apply_rows);
-  DIFFKV_EXPECTS(apply_grid <= 0x7FFF'FFFFu, "batch: " + std::to_string(batch.capacity) +
-                                               " sequences are more than one launch can take");
+  std::uint64_t const grid = std::uint64_t{batch.capacity} * detail::ceil_div(rows, tuning::rows);
+  DIFFKV_EXPECTS(grid <= 0x7FFF'FFFFu, "batch: " + std::to_string(batch.capacity) +
+                                         " sequences are more than one launch can take");
 
-  auto* const snapshot = static_cast<ring_snapshot*>(workspace);
-  auto* const records  = reinterpret_cast<step_record*>(static_cast<std::byte*>(workspace) +
-                                                       detail::align_16(sizeof(ring_snapshot)));
-  auto* const demands =
-    reinterpret_cast<std::uint32_t*>(records + std::size_t{batch.capacity} * rows);
+  auto* const records = static_cast<step_record*>(workspace);
+  auto* const snapshot =
+    reinterpret_cast<ring_snapshot*>(records + std::size_t{batch.capacity} * rows);
+  auto* const tile_demands = reinterpret_cast<std::uint32_t*>(snapshot + 1);
   detail::step_params<Policy> const params{
-    cache, batch, policy, {snapshot, records, demands}, refusals};
-  unsigned const decide_threads =
-    detail::min_of(detail::round_up(rows, 32u), tuning::decide_threads);
-  detail::launch(detail::step_decide_kernel<Config, Policy>,
-                 {batch.capacity, decide_threads, 0, true}, stream, params);
-  detail::launch(detail::step_apply_kernel<Config, Policy>,
-                 {static_cast<unsigned>(apply_grid), tuning::apply_threads, 0, true}, stream,
-                 params);
+    cache, batch, policy, {snapshot, records, tile_demands}, refusals};
+  detail::launch_shape const shape{static_cast<unsigned>(grid), tuning::threads, 0, true};
+  detail::launch(detail::step_decide_kernel<Config, Policy>, shape, stream, params);
+  detail::launch(detail::step_apply_kernel<Config, Policy>, shape, stream, params);
 }
 
 }  // namespace diffkv

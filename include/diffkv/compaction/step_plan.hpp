@@ -90,117 +90,139 @@ struct step_slots {
   return plan;
 }
 
+//! The tokens that a step may move.
+enum class step_role : std::uint8_t { leaving, least_high, least_low };
+
+//! One of them, as a slot and as the policy sees it.
+struct step_token {
+  slot_index slot = no_slot;
+  token_view view{};
+};
+
 namespace detail {
 
 //! The candidates of one tier, from the one that goes first on.
 class candidate_queue {
  public:
+  //! No candidates.
+  candidate_queue() = default;
   DIFFKV_HOST_DEVICE candidate_queue(candidate const* from, std::uint32_t count) noexcept
   {
-    for (std::uint32_t i = 0; i < most; ++i) {  // all loads before the first comparison
-      if (i < count) { waiting_[i] = from[i]; }
+    candidate waiting[most]{};
+    for (std::uint32_t i = 0; i < most; ++i) {  // all loads before the first use
+      if (i < count) { waiting[i] = from[i]; }
+    }
+    for (std::uint32_t i = 0; i < most; ++i) {
+      if (waiting[i].present()) { keys_[i] = key_of(waiting[i]); }
+      slots_[i] = waiting[i].slot;
     }
   }
-  //! The first of those that wait, which then waits no more; none if nobody is left.
+  //! The first of those that wait, which then waits no more; none if nobody is left. The priority is
+  //! not given.
   [[nodiscard]] DIFFKV_HOST_DEVICE candidate next() noexcept
   {
-    candidate first{};
-    for (std::uint32_t i = 0; i < most; ++i) {
-      if (waiting_[i].before(first)) { first = waiting_[i]; }
+    std::uint64_t first = nobody;
+    for (std::uint32_t i = 0; i < most; ++i) { first = min_of(first, keys_[i]); }
+    candidate found{};
+    if (first == nobody) { return found; }
+    found.position = static_cast<std::int32_t>(first & 0xFFFF'FFFFu);
+    for (std::uint32_t i = most; i > 0; --i) {
+      if (keys_[i - 1] == first) { found.slot = slots_[i - 1]; }
     }
     for (std::uint32_t i = 0; i < most; ++i) {
-      if (waiting_[i].slot == first.slot && waiting_[i].position == first.position) {
-        waiting_[i].position = -1;
-      }
+      if (keys_[i] == first && slots_[i] == found.slot) { keys_[i] = nobody; }
     }
-    return first;
+    return found;
   }
 
  private:
-  static constexpr std::uint32_t most = max_score_every;
-  candidate waiting_[most]{};
-};
+  static constexpr std::uint32_t most   = max_score_every;
+  static constexpr std::uint64_t nobody = ~std::uint64_t{0};
 
-//! What a page says of a token.
-struct token_label {
-  std::int32_t position = -1;
-  float score           = 0.0f;
+  //! Ordered as candidate::before orders: by priority, then by position.
+  [[nodiscard]] static DIFFKV_HOST_DEVICE std::uint64_t key_of(candidate const& c) noexcept
+  {
+    std::uint32_t const bits     = float_bits(add_rn(c.priority, 0.0f));  // -0 equals +0
+    std::uint32_t const priority = (bits & 0x8000'0000u) != 0 ? ~bits : bits | 0x8000'0000u;
+    return std::uint64_t{priority} << 32 | static_cast<std::uint32_t>(c.position);
+  }
+
+  std::uint64_t keys_[most]{nobody, nobody, nobody, nobody};
+  slot_index slots_[most]{};
 };
+static_assert(max_score_every == 4);
 
 }  // namespace detail
 
-//! The tokens of a row that a step may move, as slots and as the policy sees them.
-struct step_tokens {
-  step_slots slots{};
-  token_view leaving{};
-  token_view least_high{};
-  token_view least_low{};
-};
-
-//! Finds them. What does not depend on each other is read together: device code waits for memory about
-//! as often as there are lines of comment below.
-[[nodiscard]] DIFFKV_HOST_DEVICE inline step_tokens find_step_tokens(
-  row_view const& row, tier_counts tokens, query_span const& queries,
-  std::int32_t num_tokens) noexcept
+//! Finds one of the tokens that a step may move; its slot is none if there is no such token.
+//! @param tokens  of the row
+//! @param queries, num_tokens  of its layer; num_tokens: N, the token being reserved included
+[[nodiscard]] DIFFKV_HOST_DEVICE inline step_token find_step_token(step_role role,
+                                                                   row_view const& row,
+                                                                   tier_counts tokens,
+                                                                   query_span const& queries,
+                                                                   std::int32_t num_tokens) noexcept
 {
-  cache_ref const& cache     = *row.cache;
-  std::int32_t const leaving = num_tokens - cache.shape.window;
-  std::uint32_t const places = cache.state.candidates_per_tier;
-  // Which slots.
-  slot_index const leaving_slot =
-    leaving >= 1 ? cache.state.window_slot(row.row, leaving - 1) : no_slot;
-  detail::candidate_queue all_high{cache.state.candidates_of(row.row, tier::high), places};
-  detail::candidate_queue all_low{cache.state.candidates_of(row.row, tier::low), places};
-  candidate high = all_high.next();
-  candidate low  = all_low.next();
-
-  auto const page_of = [&](tier t, bool wanted, slot_index slot) {
-    return wanted ? cache.table.entry(row.row, t, slot / cache.tiers.tokens_per_page(t)) : no_page;
-  };
-  auto const label_of = [&](tier t, page_id id, slot_index slot) {
-    if (id == no_page) { return detail::token_label{}; }
-    page_view const page{cache.pool.page(id), &cache.tiers.of(t)};
-    int const token = static_cast<int>(slot % cache.tiers.tokens_per_page(t));
-    return detail::token_label{page.position(token), page.score(token)};
-  };
-  // A token whose importance is no number, or that no query has seen, is not moved.
-  auto const view_of = [&](bool present, float score, std::int32_t number) {
-    std::int32_t const count = present ? queries.count(number) : 0;
-    if (count <= 0) { return token_view{}; }
-    float const importance = importance_of(score, count);
-    return token_view{!detail::is_nan(importance), importance, number};
-  };
-
-  step_tokens found{};
-  // Which pages.
-  page_id const leaving_page = page_of(tier::high, leaving >= 1, leaving_slot);
-  for (bool first = true;; first = false) {
-    page_id const high_page =
-      page_of(tier::high, high.present() && high.slot < tokens.high, high.slot);
-    page_id const low_page = page_of(tier::low, low.present() && low.slot < tokens.low, low.slot);
-    // What they hold.
-    detail::token_label const high_label = label_of(tier::high, high_page, high.slot);
-    detail::token_label const low_label  = label_of(tier::low, low_page, low.slot);
-    if (first && leaving >= 1) {
-      found.slots.leaving = leaving_slot;
-      found.leaving =
-        view_of(true, label_of(tier::high, leaving_page, leaving_slot).score, leaving);
-    }
-    // A token that is no longer where it was makes room for the next candidate.
-    bool const high_gone = high.present() && high_label.position != high.position;
-    bool const low_gone  = low.present() && low_label.position != low.position;
-    if (!high_gone && high.present()) {
-      found.slots.least_high = high.slot;
-      found.least_high       = view_of(true, high_label.score, high.position + 1);
-    }
-    if (!low_gone && low.present()) {
-      found.slots.least_low = low.slot;
-      found.least_low       = view_of(true, low_label.score, low.position + 1);
-    }
-    if (!high_gone && !low_gone) { return found; }
-    high = high_gone ? all_high.next() : candidate{};
-    low  = low_gone ? all_low.next() : candidate{};
+  cache_ref const& cache = *row.cache;
+  tier const t           = role == step_role::least_low ? tier::low : tier::high;
+  // A copy, not a reference to one of the two: device code then keeps all of it in registers.
+  page_geometry geometry = cache.tiers.low;
+  if (t == tier::high) { geometry = cache.tiers.high; }
+  auto const tokens_per_page = static_cast<std::uint32_t>(geometry.tokens_per_page);
+  candidate next{};
+  detail::candidate_queue waiting{};
+  if (role == step_role::leaving) {
+    std::int32_t const position = num_tokens - cache.shape.window - 1;
+    if (position >= 0) { next = {position, cache.state.window_slot(row.row, position), 0.0f}; }
+  } else {
+    waiting = {cache.state.candidates_of(row.row, t), cache.state.candidates_per_tier};
+    next    = waiting.next();
   }
+  while (next.present()) {
+    std::int32_t position = -1;
+    float score           = 0.0f;
+    if (next.slot < tokens.of(t)) {
+      page_id const id = cache.table.entry(row.row, t, next.slot / tokens_per_page);
+      page_view const page{cache.pool.page(id), &geometry};
+      auto const token = static_cast<int>(next.slot % tokens_per_page);
+      position         = page.position(token);
+      score            = page.score(token);
+    }
+    // A candidate that is no longer where it was makes room for the next one.
+    if (role == step_role::leaving || position == next.position) {
+      std::int32_t const number = next.position + 1;
+      std::int32_t const count  = queries.count(number);
+      step_token found{next.slot, {}};
+      // A token whose importance is no number, or that no query has seen, is not moved.
+      if (count > 0) {
+        float const importance = importance_of(score, count);
+        found.view             = {!detail::is_nan(importance), importance, number};
+      }
+      return found;
+    }
+    next = waiting.next();
+  }
+  return {};
+}
+
+//! Asks the policy, knowing the tokens that may move.
+template <class Policy>
+[[nodiscard]] DIFFKV_HOST_DEVICE row_step
+plan_found_tokens(Policy const& policy, step_token const& leaving, step_token const& least_high,
+                  step_token const& least_low, row_state const& row, tier_pages const& tiers,
+                  std::int32_t window, std::int32_t num_tokens, thresholds limits) noexcept
+{
+  static_assert(is_policy_v<Policy>, "Policy must fulfil policy/contract.hpp");
+  step_view view{};
+  view.num_tokens = num_tokens;
+  view.window     = window;
+  view.counts     = row.tokens;
+  view.limits     = limits;
+  view.has_low    = tiers.has_low;
+  view.leaving    = leaving.view;
+  view.least_high = least_high.view;
+  view.least_low  = least_low.view;
+  return plan_moves(policy.step(view), {leaving.slot, least_high.slot, least_low.slot}, row, tiers);
 }
 
 //! Asks the policy about one row and plans the moves.
@@ -211,20 +233,13 @@ template <class Policy>
                                                         std::int32_t num_tokens,
                                                         thresholds limits) noexcept
 {
-  static_assert(is_policy_v<Policy>, "Policy must fulfil policy/contract.hpp");
-  cache_ref const& cache  = *row.cache;
-  row_state const state   = row.state();
-  step_tokens const found = find_step_tokens(row, state.tokens, queries, num_tokens);
-  step_view view{};
-  view.num_tokens = num_tokens;
-  view.window     = cache.shape.window;
-  view.counts     = state.tokens;
-  view.limits     = limits;
-  view.has_low    = cache.tiers.has_low;
-  view.leaving    = found.leaving;
-  view.least_high = found.least_high;
-  view.least_low  = found.least_low;
-  return plan_moves(policy.step(view), found.slots, state, cache.tiers);
+  row_state const state = row.state();
+  auto const find       = [&](step_role role) {
+    return find_step_token(role, row, state.tokens, queries, num_tokens);
+  };
+  return plan_found_tokens(policy, find(step_role::leaving), find(step_role::least_high),
+                           find(step_role::least_low), state, row.cache->tiers,
+                           row.cache->shape.window, num_tokens, limits);
 }
 
 }  // namespace diffkv

@@ -72,17 +72,18 @@ struct page_view {
   }
 
  private:
+  // Pages and segments are aligned: without a word about it, device code would go byte by byte.
   template <class T>
   [[nodiscard]] DIFFKV_HOST_DEVICE T load(std::uint32_t offset) const noexcept
   {
     T value;
-    memcpy(&value, bytes + offset, sizeof value);
+    memcpy(&value, __builtin_assume_aligned(bytes + offset, sizeof value), sizeof value);
     return value;
   }
   template <class T>
   DIFFKV_HOST_DEVICE void store(std::uint32_t offset, T value) const noexcept
   {
-    memcpy(bytes + offset, &value, sizeof value);
+    memcpy(__builtin_assume_aligned(bytes + offset, sizeof value), &value, sizeof value);
   }
 };
 
