@@ -8,7 +8,7 @@
 #include <diffkv/host/prompt.hpp>
 #include <diffkv/policy/any_policy.hpp>
 
-#include <cstring>  // memcmp
+#include <cstring>  // memset
 #include <limits>
 #include <memory>
 #include <string>
@@ -111,27 +111,6 @@ inline void make_policy(any_policy& p, std::int32_t budget, harmonic_ref)
     if (work.nasty && r.one_in(20)) { all[i] = std::numeric_limits<float>::quiet_NaN(); }
   }
   return all;
-}
-
-//! Name of the first array of two caches that differs, or nothing.
-[[nodiscard]] inline std::string difference_of(cache_ref const& a, cache_ref const& b)
-{
-  char const* const names[] = {"pool",    "ring ids", "ring head",    "ring tail",  "ring held",
-                               "table",   "rows",     "window",       "candidates", "layers",
-                               "queries", "lse",      "offset logits"};
-  std::string first;
-  std::size_t n = 0;
-  detail::for_each_array(a, b, [&](void const* x, void const* y, std::size_t bytes) {
-    auto const* p = static_cast<unsigned char const*>(x);
-    auto const* q = static_cast<unsigned char const*>(y);
-    for (std::size_t i = 0; first.empty() && i < bytes; ++i) {
-      if (p[i] == q[i]) { continue; }
-      first = std::string{names[n]} + " at byte " + std::to_string(i) + ": " +
-              std::to_string(p[i]) + " and " + std::to_string(q[i]);
-    }
-    ++n;
-  });
-  return first;
 }
 
 //! Stores the same prompts twice and compares.

@@ -11,7 +11,6 @@
 #include <diffkv/host/scores.hpp>
 #include <diffkv/host/step.hpp>
 
-#include <cstring>  // memcmp
 #include <memory>
 #include <string>
 
@@ -29,39 +28,6 @@ struct step_run_setup {
   bool aligned            = true;   //!< else vectors start anywhere, with odd strides
   bool captured           = false;  //!< step and appends are replays of one graph
 };
-
-//! What `b` has that `a` has not; empty if all arrays are the same.
-[[nodiscard]] inline std::string difference_of(cache_ref const& a, cache_ref const& b)
-{
-  char const* const names[] = {"pool",    "ring ids", "ring head",    "ring tail",  "held",
-                               "table",   "rows",     "window",       "candidates", "layers",
-                               "queries", "lse",      "offset logits"};
-  void const* const parts[] = {a.pool.base,
-                               a.ring.ids,
-                               a.ring.head,
-                               a.ring.tail,
-                               a.ring.held,
-                               a.table.entries,
-                               a.state.rows,
-                               a.state.window,
-                               a.state.candidates,
-                               a.state.layers,
-                               a.queries.queries,
-                               a.queries.lse,
-                               a.queries.offset_logits};
-  std::string different;
-  detail::for_each_array(a, b, [&](void const* x, void const* y, std::size_t bytes) {
-    if (std::memcmp(x, y, bytes) == 0) { return; }
-    std::size_t first = 0;
-    while (static_cast<char const*>(x)[first] == static_cast<char const*>(y)[first]) { ++first; }
-    for (std::size_t i = 0; i < std::size(parts); ++i) {
-      if (parts[i] == x) {
-        different += std::string{names[i]} + " from byte " + std::to_string(first) + "; ";
-      }
-    }
-  });
-  return different;
-}
 
 //! @tparam Config  static_config; @tparam T element of keys, values and queries
 template <class Config, class T>
