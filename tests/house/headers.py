@@ -1,8 +1,8 @@
 # SPDX-FileCopyrightText: 2026 The diffkv authors
 # SPDX-License-Identifier: Apache-2.0
 """Each header compiles alone and twice, without a warning and without a flag of ours; a .hpp with
-the plain host compiler, and with --all-in-one, all headers together in one file: for the compilers
-that take longer, and with the operators of half switched off."""
+the plain host compiler, a .cuh with nvcc. With --together, all headers in one file: for the other
+compilers and standards, and with the operators of half switched off."""
 from pathlib import Path
 
 from toolbox import WARNINGS, Memory, arguments, closure, headers, in_parallel, report, run, version
@@ -32,7 +32,12 @@ def command_for(options, is_nvcc):
 def main():
     options = arguments(__doc__, "--compiler", "--standard", "--flags", "--together")
     is_nvcc = Path(options.compiler).name == "nvcc"
-    names = headers(options.root, ".hpp", ".cuh") if is_nvcc else headers(options.root, ".hpp")
+    if not is_nvcc:
+        names = headers(options.root, ".hpp")
+    elif options.together:
+        names = headers(options.root, ".hpp", ".cuh")
+    else:  # a .hpp alone is the host compiler's, which is quicker
+        names = headers(options.root, ".cuh")
     command = command_for(options, is_nvcc)
     memory = Memory(options.work)
     stamp = Memory.digest(version(options.compiler), *command)
