@@ -180,6 +180,23 @@ TEST_CASE("cache_options: with pages_for_all no sequence is ever refused", "[cac
   }
 }
 
+TEST_CASE("kv_cache: a window wider than the longest sequence costs no more than that", "[cache]")
+{
+  cache_options options    = diffkv::test::small_options();
+  options.shape.max_tokens = 40;
+  options.limits           = {1e6f, 1e6f};  // all goes that the window does not keep
+  auto const outputs_with  = [&](int window) {
+    options.shape.window = window;
+    paper_cache cache{options};
+    CHECK(cache.context().cache.state.window_tokens == 40);
+    auto const l = diffkv::test::run(cache, {0, 30, 10});
+    CHECK(l.new_tokens == 10);
+    CHECK(cache.usage(0).pruned == 0);
+    return l.outputs;
+  };
+  CHECK(outputs_with(1 << 24) == outputs_with(40));
+}
+
 TEST_CASE("kv_cache: thresholds per layer and head are those of the rows", "[cache]")
 {
   cache_options options = diffkv::test::small_options();

@@ -37,7 +37,7 @@ void for_each_array(cache_ref const& a, cache_ref const& b, F&& f)
   one(a.ring.held, b.ring.held, (a.ring.capacity + 31) / 32);
   one(a.table.entries, b.table.entries, rows * a.table.row_entries);
   one(a.state.rows, b.state.rows, rows);
-  one(a.state.window, b.state.window, rows * static_cast<std::size_t>(shape.window));
+  one(a.state.window, b.state.window, rows * static_cast<std::size_t>(a.state.window_tokens));
   one(a.state.candidates, b.state.candidates,
       rows * num_stored_tiers * a.state.candidates_per_tier);
   one(a.state.layers, b.state.layers, layers);

@@ -27,11 +27,12 @@ class cache_storage {
       conditioned_{options.conditioned},
       row_limits_{!options.row_limits.empty()},
       row_entries_{tiers_.most_pages(static_cast<std::uint32_t>(options.shape.max_tokens))},
+      window_tokens_{detail::min_of(shape_.window, shape_.max_tokens)},
       pool_(options.num_pages, options.page_bytes, resource),
       ring_{std::move(ring)},
       entries_(shape_.num_rows() * row_entries_, resource),
       rows_(shape_.num_rows(), resource),
-      window_(shape_.num_rows() * static_cast<std::size_t>(shape_.window), resource),
+      window_(shape_.num_rows() * static_cast<std::size_t>(window_tokens_), resource),
       candidates_(shape_.num_rows() * num_stored_tiers * shape_.candidates_per_tier(), resource),
       layers_(std::size_t{shape_.num_slots} * shape_.num_layers, resource),
       queries_(ring_vectors() * static_cast<std::size_t>(shape_.head_dim), resource),
@@ -52,7 +53,7 @@ class cache_storage {
     r.ring        = ring_.ref();
     r.table       = {entries_.data(), row_entries_};
     r.state       = {rows_.data(),   window_.data(), candidates_.data(),
-                     layers_.data(), shape_.window,  shape_.candidates_per_tier()};
+                     layers_.data(), window_tokens_, shape_.candidates_per_tier()};
     r.queries     = {queries_.data(),       query_lse_.data(),    offset_logits_.data(),
                      shape_.ring_queries(), shape_.num_q_heads(), shape_.head_dim};
     r.limits.data = limits_.data();
@@ -107,6 +108,7 @@ class cache_storage {
   conditioning conditioned_;
   bool row_limits_;
   std::uint32_t row_entries_;
+  std::int32_t window_tokens_;  // places for a window; the longest sequence needs no more
   page_pool<MemoryResource> pool_;
   free_ring<MemoryResource> ring_;
   buffer<page_id, MemoryResource> entries_;

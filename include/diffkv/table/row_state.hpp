@@ -53,10 +53,10 @@ struct layer_state {
 //! Handle of the state of all rows.
 struct row_state_ref {
   row_state* rows       = nullptr;  //!< [num_rows]
-  slot_index* window    = nullptr;  //!< [num_rows, window]: high slot of position p at p % window
+  slot_index* window    = nullptr;  //!< [num_rows, window_tokens] high slots, by position modulo
   candidate* candidates = nullptr;  //!< [num_rows, 2 (high, low), candidates_per_tier]
   layer_state* layers   = nullptr;  //!< [num_slots, num_layers]
-  std::int32_t window_tokens        = 0;
+  std::int32_t window_tokens        = 0;  //!< the lesser of shape.window and shape.max_tokens
   std::uint32_t candidates_per_tier = 1;
 
   [[nodiscard]] DIFFKV_HOST_DEVICE slot_index& window_slot(std::size_t row,
