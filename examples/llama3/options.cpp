@@ -8,10 +8,12 @@
 
 #include <unistd.h>  // isatty
 
+#include <cstdint>  // int64_t
 #include <cstdio>
 #include <fstream>
 #include <iostream>
 #include <iterator>
+#include <limits>
 
 namespace llama3 {
 
@@ -20,6 +22,14 @@ namespace {
 std::string read_all(std::istream& in)
 {
   return {std::istreambuf_iterator<char>{in}, std::istreambuf_iterator<char>{}};
+}
+
+//! CLI11's NonNegativeNumber would print the largest double to its last digit. A type with a sign:
+//! CLI11 reads -1 into one without as a large number.
+template <class Number>
+CLI::Range zero_or_more()
+{
+  return {Number{0}, std::numeric_limits<Number>::max()};
 }
 
 //! Text as the options were given, before it means anything.
@@ -57,13 +67,13 @@ void add_options(CLI::App& app, program_options& o, written& text)
     ->group(group);
   app.add_flag("--raw", o.raw, "no chat template: continue the text")->group(group);
   option("--skip", o.skip, "with --raw: leave out so many tokens of the input")
-    ->check(CLI::NonNegativeNumber)
+    ->check(zero_or_more<int>())
     ->group(group);
   option("--prompt-tokens", o.take, "with --raw: read so many tokens as the prompt; 0: all")
-    ->check(CLI::NonNegativeNumber)
+    ->check(zero_or_more<int>())
     ->group(group);
   option("--context", o.context, "prompt and new tokens at most; 0: what the model allows")
-    ->check(CLI::NonNegativeNumber)
+    ->check(zero_or_more<int>())
     ->group(group);
 
   group = "Cache";
@@ -75,7 +85,7 @@ void add_options(CLI::App& app, program_options& o, written& text)
   option("--threshold-high", o.cache.limits.high, "tokens above it are high")->group(group);
   option("--threshold-low", o.cache.limits.low, "tokens below it are pruned")->group(group);
   option("--budget", o.cache.budget, "policy static: tokens per row besides the window")
-    ->check(CLI::NonNegativeNumber)
+    ->check(zero_or_more<int>())
     ->group(group);
   option("--window", o.cache.window, "so many most recent tokens are always high; at least 1")
     ->check(CLI::Range(1, 1 << 24))
@@ -94,13 +104,13 @@ void add_options(CLI::App& app, program_options& o, written& text)
 
   group = "Answer";
   option("--max-tokens", o.max_tokens, "new tokens at most")
-    ->check(CLI::NonNegativeNumber)
+    ->check(zero_or_more<int>())
     ->group(group);
   option("--temperature", o.sampling.temperature, "0: always the most likely token")->group(group);
   option("--top-p", o.sampling.top_p, "choose from the most likely tokens that reach this share")
     ->group(group);
   option("--seed", o.sampling.seed, "of the random choice; 0 or more")
-    ->check(CLI::NonNegativeNumber)
+    ->check(zero_or_more<std::int64_t>())
     ->group(group);
 
   group = "Run and report";
@@ -110,7 +120,7 @@ void add_options(CLI::App& app, program_options& o, written& text)
   option("--compare", o.compare,
          "instead of an answer: force so many tokens through a 16-bit cache and the chosen one, "
          "and report how far the distributions are apart")
-    ->check(CLI::NonNegativeNumber)
+    ->check(zero_or_more<int>())
     ->group(group);
   option("--report", text.report, "text or json; json is the last line of standard output")
     ->check(CLI::IsMember({"text", "json"}))

@@ -34,6 +34,7 @@ struct parsed_line {
   std::optional<program_options> options;
   int exit_code{0};
   bool input_was_read{false};
+  std::string said;
 };
 
 //! The command line `arguments` with `input` on standard input.
@@ -49,6 +50,7 @@ parsed_line parse(std::vector<std::string> arguments, std::string const& input =
   parsed_line result;
   result.options = parse_options(static_cast<int>(argv.size()), argv.data(), result.exit_code);
   result.input_was_read = in.tellg() != 0;
+  result.said           = out.str();
   return result;
 }
 
@@ -254,6 +256,7 @@ TEST_CASE("options: bad values are refused before the prompt is read", "[llama3]
     CHECK_FALSE(line.options);
     CHECK(line.exit_code != 0);
     CHECK_FALSE(line.input_was_read);
+    CHECK(line.said.size() < 200);  // one line that a person reads
   }
   CHECK_FALSE(parse({}).options);  // --model is required
   CHECK_FALSE(parse({"--model", "/nowhere"}).options);
