@@ -129,10 +129,15 @@ DIFFKV_KERNEL void __launch_bounds__(append_tuning_sm90::warps * 32)
   append_work const work{i / cache.shape.num_heads, i % cache.shape.num_heads,
                          w % p.vectors_per_head};
 
-  // Layer 0 comes right behind the step. Later layers start when append(0) has seen the step's end.
+  // Layer 0 comes right behind the step. Later layers start when append(0) has seen the step's end,
+  // so they may read what the step left, and let the next layer do so, before they wait for their
+  // vectors.
   append_target target{};
   bool const early = p.layer > 0;
-  if (early) { target = append_target::of<layout>(cache, p.batch, p.layer, work); }
+  if (early) {
+    let_next_start();
+    target = append_target::of<layout>(cache, p.batch, p.layer, work);
+  }
   wait_for_previous();
   if (!early) { target = append_target::of<layout>(cache, p.batch, p.layer, work); }
   if (target.at == no_slot) { return; }

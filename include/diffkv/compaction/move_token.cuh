@@ -12,12 +12,12 @@
 namespace diffkv {
 
 //! One token on its way. Both pages belong to one row, and no other token enters `to` meanwhile.
-struct token_move {
-  std::byte const* from    = nullptr;  //!< page
-  std::byte* to            = nullptr;  //!< page of the low tier
-  std::uint16_t from_token = 0;        //!< within the page
-  std::uint16_t to_token   = 0;
-  bool demotes             = false;  //!< from the high tier; else from the low tier, code by code
+struct token_move {          // no initialisers: it lies in shared memory
+  std::byte const* from;     //!< page
+  std::byte* to;             //!< page of the low tier
+  std::uint16_t from_token;  //!< within the page
+  std::uint16_t to_token;
+  bool demotes;  //!< from the high tier; else from the low tier, code by code
 };
 
 namespace detail {
@@ -49,33 +49,50 @@ template <class From, class To>
 [[nodiscard]] __device__ typename To::codes requantise(typename From::codes const& codes,
                                                        float clip, int lane) noexcept
 {
-  return encode<To::bits, To::spec.groups>(decode(codes, lane), clip, lane);
+  return encode<To::bits, To::spec.groups>(decode(codes, lane), clip, lane,
+                                           decode_is_regular(codes));
 }
 
 }  // namespace detail
 
-//! As host::demote_token: decoded and encoded again in the conditioned domain.
-//! @param low  format of the low tier, for its clips
-//! @threads one warp
+//! A token on its way from the high to the low tier, as host::demote_token: decoded and encoded again in
+//! the conditioned domain. Read first and written later, so that a warp may read the next one meanwhile.
 template <class Layouts>
-__device__ void demote_token(token_move const& move, format_spec const& low, int lane) noexcept
-{
+class demotion {
   using key_from   = token_key<typename Layouts::high>;
   using key_to     = token_key<typename Layouts::low>;
   using value_from = token_value<typename Layouts::high>;
   using value_to   = token_value<typename Layouts::low>;
-  // All loads before the first use.
-  auto const key    = key_from::load_token(move.from, move.from_token, lane);
-  auto const value  = value_from::load_token(move.from, move.from_token, lane);
-  auto const others = key_to::neighbours_of(move.to, move.to_token, lane);
-  detail::token_labels<typename Layouts::high, typename Layouts::low> const labels{move, lane};
-  key_to::store_token(move.to, move.to_token,
-                      detail::requantise<key_from, key_to>(key, low.key.clip, lane), others, lane);
-  value_to::store_token(move.to, move.to_token,
-                        detail::requantise<value_from, value_to>(value, low.value.clip, lane), {},
+
+ public:
+  //! @threads one warp
+  __device__ demotion(token_move const& move, int lane) noexcept
+    : move_{move},
+      key_{key_from::load_token(move.from, move.from_token, lane)},
+      value_{value_from::load_token(move.from, move.from_token, lane)},
+      others_{key_to::neighbours_of(move.to, move.to_token, lane)},
+      labels_{move, lane}
+  {}
+  //! @param low  format of the low tier, for its clips
+  //! @threads one warp
+  __device__ void store(format_spec const& low, int lane) const noexcept
+  {
+    key_to::store_token(move_.to, move_.to_token,
+                        detail::requantise<key_from, key_to>(key_, low.key.clip, lane), others_,
                         lane);
-  labels.store(move, lane);
-}
+    value_to::store_token(move_.to, move_.to_token,
+                          detail::requantise<value_from, value_to>(value_, low.value.clip, lane),
+                          {}, lane);
+    labels_.store(move_, lane);
+  }
+
+ private:
+  token_move move_;
+  typename key_from::codes key_;
+  typename value_from::codes value_;
+  typename key_to::token_neighbours others_;
+  detail::token_labels<typename Layouts::high, typename Layouts::low> labels_;
+};
 
 //! As host::copy_token, within the low tier.
 //! @threads one warp

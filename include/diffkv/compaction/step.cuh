@@ -4,16 +4,12 @@
 
 //! @file
 //! One generation step of all layers, before the layers run: two launches, whatever the batch.
-//! `decide` plans every row and sums what each sequence wants; in `apply` every CTA finds out by itself
-//! what its sequence gets, hands out pages, moves tokens and reserves the slots of the new one.
-//! Read before this: compaction/move_token.cuh, pool/claim_plan.cuh.
-//! Read next: compaction/append.cuh.
-#include <diffkv/compaction/move_token.cuh>
-#include <diffkv/compaction/step_record.hpp>
+//! `decide` plans every row and sums what the rows want; in `apply` every CTA finds out by itself what
+//! its sequence gets, hands out pages, reserves the slots of the new token and moves others.
+//! Read before this: compaction/step_row.cuh.  Read next: compaction/append.cuh.
+#include <diffkv/compaction/step_row.cuh>
 #include <diffkv/core/launch.cuh>
-#include <diffkv/pool/claim_plan.cuh>
 #include <diffkv/pool/claim_request.hpp>
-#include <diffkv/pool/held_pages.cuh>
 #include <diffkv/table/batch_ref.hpp>
 #include <diffkv/table/static_config.hpp>
 
@@ -163,104 +159,19 @@ DIFFKV_KERNEL void __launch_bounds__(step_tuning_sm90::threads)
     wanted += shared.demand_of_warp[w];
   }
   if (has_row) {
-    std::size_t const index = std::size_t{tile.sequence} * cache.shape.rows_per_slot();
-    p.work.records[index + tile.first_row + r] = pack_step(plan, state.tokens, position, before);
+    std::size_t const first = std::size_t{tile.sequence} * cache.shape.rows_per_slot();
+    p.work.records[first + tile.first_row + r] = pack_step(plan, state.tokens, position, before);
   }
   if (threadIdx.x == 0) { p.work.tile_demands[blockIdx.x] = wanted; }
   if (speaks) { *p.work.snapshot = take_snapshot(cache.ring); }
 }
 
-//! One row on its way through `apply`: read before it is known whether its sequence is served, written
-//! after.
-class step_row {
- public:
-  //! Reads where the pages of the row's move lie now.
-  __device__ step_row(cache_ref const& cache, std::size_t row, row_state const& state,
-                      step_record const& record)
-    : row_{row}, position_{record.position}, state_{state}, plan_{unpack_step(record, state.tokens)}
-  {
-    if (!moves()) { return; }
-    tier const source     = demotes() ? tier::high : tier::low;
-    slot_index const from = demotes() ? plan_.demote_from : plan_.fill_from;
-    slot_index const to   = demotes() ? plan_.demote_to : plan_.fill_to;
-    from_                 = cache.table.entry(row, source, page_of(cache, source, from));
-    from_token_           = in_page(cache, source, from);
-    to_token_             = in_page(cache, tier::low, to);
-    if (plan_.low_page == page_source::none) {
-      to_ = cache.table.entry(row, tier::low, page_of(cache, tier::low, to));
-    }
-  }
-  [[nodiscard]] __device__ bool moves() const noexcept
-  {
-    return demotes() || plan_.fill_from != no_slot;
-  }
-  //! Carries out the plan, all but the move.
-  //! @param ids  where the row's claimed pages lie in the ring: high before low
-  __device__ void apply(cache_ref const& cache, ring_snapshot const& ring, std::uint64_t ids)
-  {
-    add_page(cache, tier::high, plan_.high_page, ring, ids);
-    add_page(cache, tier::low, plan_.low_page, ring, ids);
-    state_.tokens                            = plan_.tokens_after;
-    state_.append_slot                       = plan_.append_slot;
-    cache.state.rows[row_]                   = state_;
-    cache.state.window_slot(row_, position_) = plan_.append_slot;
-  }
-  //! @pre moves(), and the plan was applied
-  [[nodiscard]] __device__ token_move move(cache_ref const& cache) const
-  {
-    return {cache.pool.page(from_), cache.pool.page(to_), from_token_, to_token_, demotes()};
-  }
-
- private:
-  [[nodiscard]] __device__ bool demotes() const noexcept { return plan_.demote_from != no_slot; }
-  [[nodiscard]] static __device__ std::uint32_t page_of(cache_ref const& cache, tier t,
-                                                        slot_index slot) noexcept
-  {
-    return slot / cache.tiers.tokens_per_page(t);
-  }
-  [[nodiscard]] static __device__ std::uint16_t in_page(cache_ref const& cache, tier t,
-                                                        slot_index slot) noexcept
-  {
-    return static_cast<std::uint16_t>(slot % cache.tiers.tokens_per_page(t));
-  }
-  __device__ void add_page(cache_ref const& cache, tier t, page_source source,
-                           ring_snapshot const& ring, std::uint64_t& ids)
-  {
-    if (source == page_source::none) { return; }
-    bool const high = t == tier::high;
-    auto& mine      = high ? state_.pages.high : state_.pages.low;
-    auto& theirs    = high ? state_.pages.low : state_.pages.high;
-    page_id id      = no_page;
-    if (source == page_source::ring) {
-      id = cache.ring.ids[cell_behind(ring.head_cell, ids++, cache.ring.capacity)];
-      if (cache.ring.is_checked()) { mark_held(cache.ring, id); }
-    } else {
-      page_id& spare = cache.table.entry(row_, high ? tier::low : tier::high, --theirs);
-      id             = spare;
-      spare          = no_page;
-    }
-    cache.table.entry(row_, t, mine++) = id;
-    if (!high) { to_ = id; }  // the low part grows by the token that moves, and only then
-  }
-
-  std::size_t row_;
-  std::int32_t position_;
-  row_state state_;
-  row_step plan_;
-  page_id from_             = no_page;
-  page_id to_               = no_page;
-  std::uint16_t from_token_ = 0;
-  std::uint16_t to_token_   = 0;
-};
-
 //! Shared memory of `apply`.
 template <class Tuning>
 struct step_apply_shared {
-  static constexpr unsigned row_warps = Tuning::rows / 32;
   claim_shared claim;
   sequence_grant grant;
-  std::uint32_t moves_of_warp[row_warps];
-  token_move moves[Tuning::rows];
+  token_moves<Tuning::rows> moves;
 };
 
 //! What the tile's sequence gets; `taken` counts the pages of all tiles before this one.
@@ -339,43 +250,15 @@ DIFFKV_KERNEL void __launch_bounds__(step_tuning_sm90::threads)
     return;
   }
 
-  // Rows, one a thread; then tokens, one a warp.
-  bool const moves = has_row && row.moves();
   if (has_row) {
     row.apply(cache, snapshot, grant.taken + record.offset());
     if (r % cache.shape.num_heads == 0) {
       cache.layer(tile.slot, r / cache.shape.num_heads).num_tokens = record.position + 1;
     }
   }
-  unsigned const warp          = threadIdx.x / 32;
-  unsigned const lane          = lane_index();
-  unsigned const movers        = __ballot_sync(all_lanes, moves);
-  constexpr unsigned row_warps = step_apply_shared<tuning>::row_warps;
-  if (warp < row_warps && lane == 0) {
-    shared.moves_of_warp[warp] = static_cast<std::uint32_t>(__popc(movers));
-  }
-  __syncthreads();
-  std::uint32_t before    = 0;
-  std::uint32_t num_moves = 0;
-  for (unsigned w = 0; w < row_warps; ++w) {
-    before += w < warp ? shared.moves_of_warp[w] : 0u;
-    num_moves += shared.moves_of_warp[w];
-  }
-  if (moves) {
-    shared.moves[before + static_cast<unsigned>(__popc(movers & ((1u << lane) - 1u)))] =
-      row.move(cache);
-  }
-  __syncthreads();
-  for (std::uint32_t i = warp; i < num_moves; i += tuning::threads / 32) {
-    token_move const next = shared.moves[i];
-    if constexpr (Config::layouts::has_low) {
-      if (next.demotes) {
-        demote_token<typename Config::layouts>(next, p.cache.tiers.low.format,
-                                               static_cast<int>(lane));
-      } else {
-        copy_token<typename Config::layouts>(next, static_cast<int>(lane));
-      }
-    }
+  if constexpr (Config::layouts::has_low) {
+    move_tokens<typename Config::layouts>(cache, row, has_row && row.moves(),
+                                          p.cache.tiers.low.format, shared.moves);
   }
 }
 

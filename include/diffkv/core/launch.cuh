@@ -23,6 +23,15 @@ struct launch_shape {
   bool overlaps_previous = false;
 };
 
+//! Lets the next kernel start although this one has not waited for the one in front yet. Whoever does
+//! this promises less: the next one may rely on what this kernel may rely on before it waits, no more.
+__device__ inline void let_next_start() noexcept
+{
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
+  cudaTriggerProgrammaticLaunchCompletion();
+#endif
+}
+
 //! Waits until the kernel in front has ended and all it wrote can be seen; then lets the next one
 //! start. Only in this order: whoever has started may then rely on everything before the one in front.
 __device__ inline void wait_for_previous() noexcept

@@ -132,11 +132,13 @@ __device__ void rotate(warp_vector<HeadDim>& v, int lane) noexcept
 }
 
 //! Encodes a vector as encode_vector does.
-//! @param clip  of the code_spec
+//! @param clip        of the code_spec
+//! @param is_regular  the caller knows that every element is a number within the f16 range and not -0
 //! @threads one warp; codes valid in the lane that holds the quad, groups in all lanes
 template <int Bits, int Groups, int HeadDim>
 [[nodiscard]] __device__ warp_codes<Bits, Groups, HeadDim> encode(warp_vector<HeadDim> const& v,
-                                                                  float clip, int lane) noexcept
+                                                                  float clip, int lane,
+                                                                  bool is_regular = false) noexcept
 {
   using vector = warp_vector<HeadDim>;
   warp_codes<Bits, Groups, HeadDim> out;
@@ -152,28 +154,34 @@ template <int Bits, int Groups, int HeadDim>
     }
     return out;
   } else {
-    using codes = warp_codes<Bits, Groups, HeadDim>;
-    float x[vector::quads_per_lane][4];
+    using codes            = warp_codes<Bits, Groups, HeadDim>;
+    warp_vector<HeadDim> u = v;
+    if (!is_regular) {
+      bool finite = true;
+#pragma unroll
+      for (int i = 0; i < vector::quads_per_lane; ++i) {
+#pragma unroll
+        for (int e = 0; e < 4; ++e) {
+          finite    = finite && (!vector::has(lane, i) || detail::is_finite(v.x[i][e]));
+          u.x[i][e] = codec_input(v.x[i][e]);
+        }
+      }
+      if (__all_sync(detail::whole_warp, finite) == 0) {
+#pragma unroll
+        for (int g = 0; g < Groups; ++g) { out.groups[g] = {f16_nan, f16_nan}; }
+        return out;
+      }
+    }
+    auto const& x = u.x;
     int least[vector::quads_per_lane];
     int greatest[vector::quads_per_lane];
-    bool finite = true;
 #pragma unroll
     for (int i = 0; i < vector::quads_per_lane; ++i) {
       bool const held = vector::has(lane, i);
-#pragma unroll
-      for (int e = 0; e < 4; ++e) {
-        finite  = finite && (!held || detail::is_finite(v.x[i][e]));
-        x[i][e] = codec_input(v.x[i][e]);
-      }
       float const min = fminf(fminf(x[i][0], x[i][1]), fminf(x[i][2], x[i][3]));
       float const max = fmaxf(fmaxf(x[i][0], x[i][1]), fmaxf(x[i][2], x[i][3]));
       least[i]        = held ? detail::ordered_int(min) : 0x7FFF'FFFF;
       greatest[i]     = held ? detail::ordered_int(max) : -0x7FFF'FFFF;
-    }
-    if (__all_sync(detail::whole_warp, finite) == 0) {
-#pragma unroll
-      for (int g = 0; g < Groups; ++g) { out.groups[g] = {f16_nan, f16_nan}; }
-      return out;
     }
 #pragma unroll
     for (int g = 0; g < Groups; ++g) {
@@ -199,6 +207,25 @@ template <int Bits, int Groups, int HeadDim>
       out.quads[i]              = __byte_perm(first, last, 0x5410);
     }
     return out;
+  }
+}
+
+//! Whether all that these codes can stand for are numbers within the f16 range.
+template <int Bits, int Groups, int HeadDim>
+[[nodiscard]] __device__ bool decode_is_regular(
+  warp_codes<Bits, Groups, HeadDim> const& coded) noexcept
+{
+  if constexpr (Bits == 16) {
+    return false;
+  } else {
+    bool regular = true;
+#pragma unroll
+    for (int g = 0; g < Groups; ++g) {
+      float const zero = to_f32(coded.groups[g].zero);
+      float const most = affine_value((1u << Bits) - 1u, to_f32(coded.groups[g].scale), zero);
+      regular          = regular && fabsf(zero) <= f16_max && fabsf(most) <= f16_max;
+    }
+    return regular;  // a NaN is below nothing
   }
 }
 
