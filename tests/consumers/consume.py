@@ -75,12 +75,12 @@ def must_be_silent(what, output):
         raise Failed(f"{what} is not silent:\n{output}")
 
 
-def write_program(folder, root):
+def write_program(folder, root, *suffixes):
     folder.mkdir(parents=True)
     for name in SOURCES:
         shutil.copy(HERE / name, folder)
     (folder / "all_headers.hpp").write_text(
-        "#pragma once\n" + "".join(f"#include <{name}>\n" for name in headers(root)))
+        "#pragma once\n" + "".join(f"#include <{name}>\n" for name in headers(root, *suffixes)))
 
 
 def plain(options, work):
@@ -132,7 +132,7 @@ def check_variables(build):
 
 def with_cmake(options, work, kind, more=(), languages="CXX"):
     source, build = work / "source", work / "build"
-    write_program(source, options.root)
+    write_program(source, options.root, ".hpp", *([".cuh"] if "CUDA" in languages else []))
     sources = SOURCES
     if "CUDA" in languages:
         sources = [(source / name).rename(source / name.replace(".cpp", ".cu")).name

@@ -3,7 +3,7 @@
 
 //! @file
 //! A user's program: every public header in each of its two files, which must link into one.
-#include "all_headers.hpp"  // written by consume.py: each .hpp below include/diffkv
+#include "all_headers.hpp"  // written by consume.py: each header, a .cuh for nvcc alone
 
 #include <cuda/std/span>
 
