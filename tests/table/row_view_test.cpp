@@ -3,7 +3,6 @@
 #include <diffkv/table/row_view.hpp>
 
 #include <algorithm>  // min
-#include <cmath>      // nextafter
 #include <set>
 #include <vector>
 
@@ -87,38 +86,6 @@ TEST_CASE("row_view: a slot names one token of one page, across page boundaries"
   CHECK(row.page(tier::high, 3).bytes == row.page_of(tier::high, 6).bytes);
   CHECK(row.token_in_page(tier::high, 6) == 0);
   CHECK(row.token_in_page(tier::low, 5) == 2);
-}
-
-TEST_CASE("row_view: a candidate holds while its slot keeps its position in its tier", "[table]")
-{
-  host_cache cache{small_parts()};
-  fill(cache, 0, {3, 4});
-  diffkv::row_view const row = cache.context().row(0);
-  CHECK(row.holds(tier::high, {20, 2, 0.0f}));
-  CHECK(row.holds(tier::low, {15, 1, 0.0f}));
-  CHECK_FALSE(row.holds(tier::high, {21, 2, 0.0f}));  // another token lies there now
-  CHECK_FALSE(row.holds(tier::low, {20, 2, 0.0f}));   // right slot, other tier
-  CHECK_FALSE(row.holds(tier::high, {30, 3, 0.0f}));  // beyond the last token
-  CHECK_FALSE(row.holds(tier::high, candidate{}));
-}
-
-TEST_CASE("row_view: the least candidate has the least priority, then the lowest position",
-          "[table]")
-{
-  host_cache cache{small_parts()};
-  fill(cache, 1, {3, 0});
-  diffkv::row_view const row = cache.context().row(1);
-  candidate* const all       = cache.ref().state.candidates_of(1, tier::high);
-  CHECK_FALSE(row.least(tier::high).present());
-  all[0] = {20, 2, 0.5f};
-  CHECK(row.least(tier::high).position == 20);
-  all[1] = {10, 1, 0.5f};
-  CHECK(row.least(tier::high).position == 10);
-  all[1].priority = std::nextafter(0.5f, 1.0f);
-  CHECK(row.least(tier::high).position == 20);
-  all[0].position = 19;  // no longer there
-  CHECK(row.least(tier::high).position == 10);
-  CHECK_FALSE(row.least(tier::low).present());
 }
 
 TEST_CASE("candidate: order is by priority, then position, and none goes last", "[table]")

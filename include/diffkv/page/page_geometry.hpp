@@ -11,7 +11,7 @@ namespace diffkv {
 
 inline constexpr int page_alignment = 128;
 
-//! Head dims with a tested byte map. Others that are multiples of 16 up to 256 follow the same rule.
+//! Head dims for which the mapping of page/fragment_order.hpp holds.
 [[nodiscard]] constexpr bool is_legal_head_dim(int head_dim) noexcept
 {
   return head_dim >= 32 && head_dim <= 256 && head_dim % 16 == 0;

@@ -53,6 +53,7 @@ struct format_spec {
   code_spec value{};
 };
 
+//! Whether codes lie in the same places: the clip changes numbers, not the page.
 [[nodiscard]] constexpr bool operator==(format_spec const& a, format_spec const& b) noexcept
 {
   return a.key.bits == b.key.bits && a.key.groups == b.key.groups && a.value.bits == b.value.bits &&

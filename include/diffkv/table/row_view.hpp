@@ -56,21 +56,6 @@ struct row_view {
   {
     return page_of(t, slot).position(token_in_page(t, slot));
   }
-  //! Whether the token that `c` names is still where it was.
-  [[nodiscard]] DIFFKV_HOST_DEVICE bool holds(tier t, candidate const& c) const noexcept
-  {
-    return c.present() && c.slot < state().tokens.of(t) && position(t, c.slot) == c.position;
-  }
-  //! The least of the candidates that still hold, or none.
-  [[nodiscard]] DIFFKV_HOST_DEVICE candidate least(tier t) const noexcept
-  {
-    candidate best{};
-    candidate const* all = cache->state.candidates_of(row, t);
-    for (std::uint32_t i = 0; i < cache->state.candidates_per_tier; ++i) {
-      if (holds(t, all[i]) && all[i].before(best)) { best = all[i]; }
-    }
-    return best;
-  }
 };
 
 }  // namespace diffkv
