@@ -4,7 +4,7 @@
 // What this teaches: where one token lies in a page.
 //   1. A page is six segments; the layout knows every offset at compile time.
 //   2. A key is written into the page; its codes lie scattered, in the order that tensor cores
-//   want.
+//      want.
 //   3. The bytes of one token are exactly those that its format pays for; no other byte changes.
 // No GPU is needed. The program ends with 0 if every answer is as it must be.
 #include <diffkv/host/page_codec.hpp>

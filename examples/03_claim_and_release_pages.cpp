@@ -3,8 +3,7 @@
 
 // What this teaches: how rows get pages and give them back.
 //   1. A claim serves many rows at once; a sequence that does not fit is refused as a whole, and
-//   the
-//      refusal is data, not an error.
+//      the refusal is data, not an error.
 //   2. Released pages go back to the tail of the ring; the ring wraps, the counters never do.
 //   3. A checked ring notices a page that is released twice and an id that is no page.
 // No GPU is needed. The program ends with 0 if every answer is as it must be.
