@@ -38,13 +38,14 @@ struct append_work {
   std::uint32_t part;  //!< 0: key, 1: value, 2 + g: query g of the group
 };
 
-//! Where a row's new token goes: all that is read of what `step` has left.
+//! Where a vector goes: all that is read of what `step` has left.
 struct append_target {
-  std::uint32_t slot    = 0;  //!< of the sequence
+  std::byte* page       = nullptr;  //!< of a key or value
+  float* query          = nullptr;  //!< place in the lag ring, of a query
+  int token             = 0;        //!< within the page
   std::int32_t position = 0;
-  slot_index at         = no_slot;  //!< high slot; none: the sequence was refused
-  page_id page          = no_page;
 
+  //! Neither page nor query: the sequence was refused, or lies behind the batch's end.
   template <class Layout>
   [[nodiscard]] static __device__ append_target of(cache_ref const& cache, batch_ref const& batch,
                                                    std::uint32_t layer, append_work const& work)
@@ -52,15 +53,21 @@ struct append_target {
     constexpr auto tokens_per_page = static_cast<std::uint32_t>(Layout::tokens_per_page);
     append_target target{};
     if (work.sequence >= batch.capacity) { return target; }
-    target.slot =
-      batch.slots[work.sequence];  // read beside the count: there are `capacity` of them
+    // Read beside the count: there are `capacity` of them.
+    std::uint32_t const slot = batch.slots[work.sequence];
     if (work.sequence >= batch.size()) { return target; }
-    std::size_t const row = cache.shape.row(target.slot, layer, work.head);
-    target.position       = cache.layer(target.slot, layer).num_tokens - 1;
-    target.at             = cache.state.rows[row].append_slot;
-    if (target.at == no_slot) { return target; }
-    if (work.part < 2) {
-      target.page = cache.table.entry(row, tier::high, target.at / tokens_per_page);
+    std::size_t const row = cache.shape.row(slot, layer, work.head);
+    target.position       = cache.layer(slot, layer).num_tokens - 1;
+    slot_index const at   = cache.state.rows[row].append_slot;
+    if (at == no_slot) { return target; }
+    if (work.part >= 2) {
+      target.query = cache.queries.query(cache.shape.layer_of(slot, layer), target.position,
+                                         work.head * cache.shape.group_size + work.part - 2);
+    } else {
+      page_id const page = cache.table.entry(row, tier::high, at / tokens_per_page);
+      target.page =
+        cache.pool.base + std::size_t{Layout::page_bytes} * static_cast<std::uint32_t>(page);
+      target.token = static_cast<int>(at % tokens_per_page);
     }
     return target;
   }
@@ -129,6 +136,21 @@ DIFFKV_KERNEL void __launch_bounds__(append_tuning_sm90::warps * 32)
   append_work const work{i / cache.shape.num_heads, i % cache.shape.num_heads,
                          w % p.vectors_per_head};
 
+  // What no kernel in front writes.
+  bool const is_key          = work.part == 0;
+  std::uint32_t const q_head = work.head * cache.shape.group_size + work.part - 2;
+  T* const source            = is_key           ? p.key.at(work.sequence, work.head)
+                               : work.part == 1 ? p.value.at(work.sequence, work.head)
+                                                : p.query.at(work.sequence, q_head);
+  format_spec const& format  = cache.tiers.high.format;
+  float const clip           = is_key ? format.key.clip : format.value.clip;
+  vector offset{};
+  if constexpr (Config::centred) {
+    if (is_key) {
+      offset =
+        load_vector<layout::head_dim>(cache.key_offset(p.layer, work.head), p.whole_quads, lane);
+    }
+  }
   // Layer 0 comes right behind the step. Later layers start when append(0) has seen the step's end,
   // so they may read what the step left, and let the next layer do so, before they wait for their
   // vectors.
@@ -140,51 +162,32 @@ DIFFKV_KERNEL void __launch_bounds__(append_tuning_sm90::warps * 32)
   }
   wait_for_previous();
   if (!early) { target = append_target::of<layout>(cache, p.batch, p.layer, work); }
-  if (target.at == no_slot) { return; }
+  if (target.page == nullptr && target.query == nullptr) { return; }
 
-  if (work.part >= 2) {
-    std::uint32_t const q_head = work.head * cache.shape.group_size + work.part - 2;
-    vector q =
-      load_vector<layout::head_dim>(p.query.at(work.sequence, q_head), p.whole_quads, lane);
-    if constexpr (Config::rotated) { rotate(q, lane); }
-    float* const kept =
-      cache.queries.query(cache.shape.layer_of(target.slot, p.layer), target.position, q_head);
-#pragma unroll
-    for (int n = 0; n < vector::quads_per_lane; ++n) {
-      if (!vector::has(lane, n)) { continue; }
-      float4 const four{q.x[n][0], q.x[n][1], q.x[n][2], q.x[n][3]};
-      reinterpret_cast<float4*>(kept)[vector::quad(lane, n)] = four;
-    }
-    return;
-  }
-
-  bool const is_key     = work.part == 0;
-  format_spec const& to = cache.tiers.high.format;
-  auto const in_page = static_cast<int>(target.at % static_cast<unsigned>(layout::tokens_per_page));
-  std::byte* const page =
-    cache.pool.base + std::size_t{layout::page_bytes} * static_cast<std::uint32_t>(target.page);
-  vectors<T> const& from = is_key ? p.key : p.value;
-  vector v = load_vector<layout::head_dim>(from.at(work.sequence, work.head), p.whole_quads, lane);
+  vector v = load_vector<layout::head_dim>(source, p.whole_quads, lane);
   if constexpr (Config::centred) {
     if (is_key) {
-      float const* const offset = cache.key_offset(p.layer, work.head);
 #pragma unroll
       for (int n = 0; n < vector::quads_per_lane; ++n) {
-        if (!vector::has(lane, n)) { continue; }
-        float c[4];
-        load_quad(offset + 4 * vector::quad(lane, n), p.whole_quads, c);
 #pragma unroll
-        for (int e = 0; e < 4; ++e) { v.x[n][e] = sub_rn(v.x[n][e], c[e]); }
+        for (int e = 0; e < 4; ++e) { v.x[n][e] = sub_rn(v.x[n][e], offset.x[n][e]); }
       }
     }
   }
   if constexpr (Config::rotated) { rotate(v, lane); }
   if (is_key) {
-    append_side<token_key<layout>>(page, in_page, v, to.key.clip, lane);
-    if (lane == 0) { store_at(page, geometry.score(in_page), 0.0f); }
+    append_side<token_key<layout>>(target.page, target.token, v, clip, lane);
+    if (lane == 0) { store_at(target.page, geometry.score(target.token), 0.0f); }
+  } else if (work.part == 1) {
+    append_side<token_value<layout>>(target.page, target.token, v, clip, lane);
+    if (lane == 0) { store_at(target.page, geometry.position(target.token), target.position); }
   } else {
-    append_side<token_value<layout>>(page, in_page, v, to.value.clip, lane);
-    if (lane == 0) { store_at(page, geometry.position(in_page), target.position); }
+#pragma unroll
+    for (int n = 0; n < vector::quads_per_lane; ++n) {
+      if (!vector::has(lane, n)) { continue; }
+      float4 const four{v.x[n][0], v.x[n][1], v.x[n][2], v.x[n][3]};
+      reinterpret_cast<float4*>(target.query)[vector::quad(lane, n)] = four;
+    }
   }
 }
 

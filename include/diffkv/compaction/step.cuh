@@ -16,10 +16,16 @@
 namespace diffkv {
 
 //! Measured on an H200 (docs/performance.md).
+//! @tparam Rows  of a CTA: a tile, all of one sequence
+template <unsigned Rows>
 struct step_tuning_sm90 {
-  static constexpr unsigned rows    = 64;   //!< of a CTA: a tile, all of one sequence
-  static constexpr unsigned threads = 256;  //!< of a CTA
+  static constexpr unsigned rows           = Rows;
+  static constexpr unsigned decide_threads = 4 * Rows;
+  static constexpr unsigned apply_threads  = 256;
 };
+using step_tuning_few_rows                   = step_tuning_sm90<32>;  //!< more CTAs
+using step_tuning_many_rows                  = step_tuning_sm90<64>;
+inline constexpr std::uint64_t step_few_rows = 16384;  //!< in all, at most
 
 namespace detail {
 
@@ -93,16 +99,15 @@ struct step_decide_shared {
 
 //! First launch: plans of all rows, and what each tile wants. Three threads look for the tokens of a
 //! row that may move, as they wait for memory most of the time; then one plans.
-template <class Config, class Policy>
-DIFFKV_KERNEL void __launch_bounds__(step_tuning_sm90::threads)
+template <class Config, class Policy, class Tuning>
+DIFFKV_KERNEL void __launch_bounds__(Tuning::decide_threads)
   step_decide_kernel(__grid_constant__ step_params<Policy> const p)
 {
-  using tuning = step_tuning_sm90;
-  static_assert(tuning::rows % 32 == 0 && tuning::threads == 4 * tuning::rows);
-  __shared__ step_decide_shared<tuning> shared;
+  static_assert(Tuning::rows % 32 == 0);
+  __shared__ step_decide_shared<Tuning> shared;
   wait_for_previous();
   bool const speaks         = blockIdx.x == 0 && threadIdx.x == 0;
-  step_tile const tile      = step_tile::at<tuning>(p, blockIdx.x);
+  step_tile const tile      = step_tile::at<Tuning>(p, blockIdx.x);
   std::uint32_t const count = p.batch.size();
   if (tile.sequence >= count) {
     if (speaks && p.refusals.count != nullptr) { *p.refusals.count = 0; }  // an empty batch
@@ -149,7 +154,7 @@ DIFFKV_KERNEL void __launch_bounds__(step_tuning_sm90::threads)
   auto const pages_of = [&](unsigned lanes) {
     return static_cast<std::uint32_t>(__popc(one & lanes) + 2 * __popc(two & lanes));
   };
-  constexpr unsigned row_warps = step_decide_shared<tuning>::row_warps;
+  constexpr unsigned row_warps = step_decide_shared<Tuning>::row_warps;
   if (warp < row_warps && lane == 0) { shared.demand_of_warp[warp] = pages_of(all_lanes); }
   __syncthreads();
   std::uint32_t before = pages_of((1u << lane) - 1u);
@@ -208,14 +213,13 @@ template <class Tuning>
 }
 
 //! Second launch: pages, tables and states of the tile's rows, and the tokens that move.
-template <class Config, class Policy>
-DIFFKV_KERNEL void __launch_bounds__(step_tuning_sm90::threads)
+template <class Config, class Policy, class Tuning>
+DIFFKV_KERNEL void __launch_bounds__(Tuning::apply_threads)
   step_apply_kernel(__grid_constant__ step_params<Policy> const p)
 {
-  using tuning = step_tuning_sm90;
-  __shared__ step_apply_shared<tuning> shared;
+  __shared__ step_apply_shared<Tuning> shared;
   // `decide` writes none of this, and has waited for whoever did.
-  step_tile const tile      = step_tile::at<tuning>(p, blockIdx.x);
+  step_tile const tile      = step_tile::at<Tuning>(p, blockIdx.x);
   std::uint32_t const count = p.batch.size();
   cache_ref const cache     = with_static_tiers<Config>(p.cache);
   std::uint32_t const r     = tile.first_row + threadIdx.x;
@@ -262,6 +266,20 @@ DIFFKV_KERNEL void __launch_bounds__(step_tuning_sm90::threads)
   }
 }
 
+template <class Config, class Policy, class Tuning>
+void launch_step(step_params<Policy> const& params, std::uint32_t capacity, cudaStream_t stream)
+{
+  std::uint64_t const grid =
+    std::uint64_t{capacity} * ceil_div(params.cache.shape.rows_per_slot(), Tuning::rows);
+  DIFFKV_EXPECTS(grid <= 0x7FFF'FFFFu, "batch: " + std::to_string(capacity) +
+                                         " sequences are more than one launch can take");
+  auto const ctas = static_cast<unsigned>(grid);
+  launch(step_decide_kernel<Config, Policy, Tuning>, {ctas, Tuning::decide_threads, 0, true},
+         stream, params);
+  launch(step_apply_kernel<Config, Policy, Tuning>, {ctas, Tuning::apply_threads, 0, true}, stream,
+         params);
+}
+
 }  // namespace detail
 
 //! Scratch of `step` for batches of up to `capacity` sequences. It keeps nothing between steps.
@@ -269,7 +287,7 @@ DIFFKV_KERNEL void __launch_bounds__(step_tuning_sm90::threads)
                                                       std::uint32_t capacity) noexcept
 {
   std::uint32_t const rows  = shape.rows_per_slot();
-  std::uint32_t const tiles = detail::ceil_div(rows, step_tuning_sm90::rows);
+  std::uint32_t const tiles = detail::ceil_div(rows, step_tuning_few_rows::rows);
   return sizeof(ring_snapshot) + std::size_t{capacity} * rows * sizeof(step_record) +
          std::size_t{capacity} * tiles * sizeof(std::uint32_t);
 }
@@ -293,7 +311,6 @@ template <class Config, class Policy>
 void step(cache_ref const& cache, batch_ref const& batch, Policy const& policy, void* workspace,
           std::size_t workspace_bytes, refusals_ref refusals, cudaStream_t stream)
 {
-  using tuning = step_tuning_sm90;
   static_assert(is_policy_v<Policy>, "Policy must fulfil policy/contract.hpp");
   expect_config<Config>(cache);
   std::uint32_t const rows = cache.shape.rows_per_slot();
@@ -311,19 +328,17 @@ void step(cache_ref const& cache, batch_ref const& batch, Policy const& policy, 
                    reinterpret_cast<std::uintptr_t>(workspace) % 16 == 0,
                  "workspace: " + std::to_string(needed) + " bytes aligned to 16 are needed, got " +
                    std::to_string(workspace_bytes));
-  std::uint64_t const grid = std::uint64_t{batch.capacity} * detail::ceil_div(rows, tuning::rows);
-  DIFFKV_EXPECTS(grid <= 0x7FFF'FFFFu, "batch: " + std::to_string(batch.capacity) +
-                                         " sequences are more than one launch can take");
-
   auto* const records = static_cast<step_record*>(workspace);
   auto* const snapshot =
     reinterpret_cast<ring_snapshot*>(records + std::size_t{batch.capacity} * rows);
   auto* const tile_demands = reinterpret_cast<std::uint32_t*>(snapshot + 1);
   detail::step_params<Policy> const params{
     cache, batch, policy, {snapshot, records, tile_demands}, refusals};
-  detail::launch_shape const shape{static_cast<unsigned>(grid), tuning::threads, 0, true};
-  detail::launch(detail::step_decide_kernel<Config, Policy>, shape, stream, params);
-  detail::launch(detail::step_apply_kernel<Config, Policy>, shape, stream, params);
+  if (std::uint64_t{batch.capacity} * rows <= step_few_rows) {
+    detail::launch_step<Config, Policy, step_tuning_few_rows>(params, batch.capacity, stream);
+  } else {
+    detail::launch_step<Config, Policy, step_tuning_many_rows>(params, batch.capacity, stream);
+  }
 }
 
 }  // namespace diffkv

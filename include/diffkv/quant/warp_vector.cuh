@@ -157,19 +157,31 @@ template <int Bits, int Groups, int HeadDim>
     using codes            = warp_codes<Bits, Groups, HeadDim>;
     warp_vector<HeadDim> u = v;
     if (!is_regular) {
-      bool finite = true;
+      // Nearly always all are within the range, and -0 becoming +0 is all there is to do.
+      bool within = true;
 #pragma unroll
       for (int i = 0; i < vector::quads_per_lane; ++i) {
 #pragma unroll
         for (int e = 0; e < 4; ++e) {
-          finite    = finite && (!vector::has(lane, i) || detail::is_finite(v.x[i][e]));
-          u.x[i][e] = codec_input(v.x[i][e]);
+          within    = within && fabsf(v.x[i][e]) <= f16_max;
+          u.x[i][e] = detail::add_rn(v.x[i][e], 0.0f);
         }
       }
-      if (__all_sync(detail::whole_warp, finite) == 0) {
+      if (__all_sync(detail::whole_warp, within) == 0) {
+        bool finite = true;
 #pragma unroll
-        for (int g = 0; g < Groups; ++g) { out.groups[g] = {f16_nan, f16_nan}; }
-        return out;
+        for (int i = 0; i < vector::quads_per_lane; ++i) {
+#pragma unroll
+          for (int e = 0; e < 4; ++e) {
+            finite    = finite && (!vector::has(lane, i) || detail::is_finite(v.x[i][e]));
+            u.x[i][e] = codec_input(v.x[i][e]);
+          }
+        }
+        if (__all_sync(detail::whole_warp, finite) == 0) {
+#pragma unroll
+          for (int g = 0; g < Groups; ++g) { out.groups[g] = {f16_nan, f16_nan}; }
+          return out;
+        }
       }
     }
     auto const& x = u.x;
