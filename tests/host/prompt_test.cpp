@@ -357,6 +357,8 @@ TEST_CASE("admit and store_prompt: wrong calls are refused before anything chang
   std::vector<float> const importances(3, 1.0f);
   CHECK_THROWS_WITH(store(cache, 2, 0, 3, importances), contains("slot"));
   CHECK_THROWS_WITH(store(cache, 0, 2, 3, importances), contains("layer"));
+  store(cache, 1, 0, 3, importances);  // not admitted: a prompt of no tokens
+  CHECK(cache.ref().state.rows[cache.shape().row(1, 0, 0)].tokens.sum() == 0);
   CHECK(cache.ref().ring.num_free() == free);
 
   store(cache, 0, 0, 3, importances);

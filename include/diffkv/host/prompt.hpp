@@ -179,11 +179,12 @@ std::vector<page_id> store_prompt_row(context const& ctx, std::uint32_t slot, st
   return {next, claimed.end()};
 }
 
-//! Stores one layer of an admitted prompt: all heads.
+//! Stores one layer of an admitted prompt: all heads. A slot that was not admitted is one with a prompt
+//! of no tokens: nothing is stored.
 //! @param key, value   [num_tokens, num_heads, head_dim] f16, bf16 or f32; any strides
 //! @param importances  [num_heads, num_tokens] f32 (host/prefill_attention.hpp makes them)
 //! @throws invalid_argument for a slot or layer out of range, or a layer that has no prompt waiting to
-//!         be stored (not admitted, or stored before), before anything is changed
+//!         be stored (it was stored before), before anything is changed
 //! @cost   O(num_tokens * num_heads * head_dim)
 template <class Policy, class T, class Executor = sequential>
 void store_prompt(context const& ctx, std::uint32_t slot, std::uint32_t layer, Policy const& policy,
