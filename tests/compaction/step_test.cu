@@ -189,6 +189,57 @@ TEST_CASE("step: more rows than a CTA has threads", "[compaction]")
   CHECK(run.steps() > 0);
 }
 
+TEST_CASE("step: a full sequence, and one with a row whose sides would meet, are refused",
+          "[compaction][small]")
+{
+  using config = static_config<any_policy, k8v4, k4v2, 64, conditioning::none, 1792>;
+  harmonic_table const table{150};  // no further than the longest sequence
+  test::device_array<double> const sums{table.ref().sums, 151};
+  any_policy p;
+  p.relative.harmonic             = table.ref();
+  any_policy device_p             = p;
+  device_p.relative.harmonic.sums = sums.data();
+  test::host_cache_parts parts;
+  parts.shape     = shape_of(64, 3, 8, 4);
+  parts.tiers     = config::layouts::pages;
+  parts.num_pages = 300;
+  test::host_cache twin{parts};
+  test::random random{5};
+  for (std::uint32_t slot = 0; slot < 3; ++slot) {
+    host::admission const one{slot, slot == 0 ? parts.shape.max_tokens : 20};
+    auto const count = static_cast<std::size_t>(one.num_tokens) * parts.shape.num_heads;
+    REQUIRE(host::admit(twin.context(), &one, 1, p) == 0);
+    for (std::uint32_t layer = 0; layer < parts.shape.num_layers; ++layer) {
+      auto const x           = random.floats(count * 64, -1.0f, 1.0f);
+      auto const importances = random.floats(count, 0.0f, 0.1f);
+      auto const vectors     = packed(x.data(), parts.shape.num_heads, 64);
+      host::store_prompt(twin.context(), slot, layer, p, vectors, vectors, importances.data());
+    }
+  }
+  // Damaged: the row says that it holds more than its entries.
+  std::size_t const damaged                = parts.shape.row(1, 2, 1);
+  twin.ref().state.rows[damaged].pages.low = twin.ref().table.row_entries;
+  test::device_cache const device{twin.ref(), 1};
+  test::device_stream const stream;
+  test::device_array<std::uint32_t> const slots{std::vector<std::uint32_t>{0, 1, 2}};
+  test::device_array<std::uint32_t> const refused{4};
+  std::size_t const bytes = step_workspace_bytes(parts.shape, 3);
+  test::device_array<std::byte> const workspace{bytes};
+  step<config>(device.ref(), {slots.data(), nullptr, 3}, device_p, workspace.data(), bytes,
+               {refused.data(), refused.data() + 1}, stream.get());
+  stream.wait();
+
+  auto const named = refused.to_host();
+  CHECK(named[0] == 2);
+  CHECK(named[1] == 0);
+  CHECK(named[2] == 1);
+  std::uint32_t const served = 2;
+  REQUIRE(host::step(twin.context(), &served, 1, p) == 0);
+  test::host_cache const answer{parts};
+  device.download(answer.ref());
+  CHECK(test::difference_of(twin.ref(), answer.ref()) == "");
+}
+
 TEST_CASE("step: an empty batch launches nothing and clears the refusals", "[compaction]")
 {
   rotating_policy const p;

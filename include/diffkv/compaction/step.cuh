@@ -97,6 +97,10 @@ struct step_decide_shared {
   std::uint32_t demand_of_warp[row_warps];
 };
 
+//! Demand of a tile that cannot be served: its sequence has max_tokens tokens, or the two sides of a
+//! row would meet, which only a damaged state brings about.
+inline constexpr std::uint32_t more_than_any_ring = 0xFFFF'FFFFu;
+
 //! First launch: plans of all rows, and what each tile wants. Three threads look for the tokens of a
 //! row that may move, as they wait for memory most of the time; then one plans.
 template <class Config, class Policy, class Tuning>
@@ -140,10 +144,12 @@ DIFFKV_KERNEL void __launch_bounds__(Tuning::decide_threads)
   }
   __syncthreads();
   row_step plan{};
-  if (has_row) {
-    plan = plan_found_tokens(p.policy, to_step_token(shared.found[0][r]),
-                             to_step_token(shared.found[1][r]), to_step_token(shared.found[2][r]),
-                             state, cache.tiers, cache.shape.window, position + 1, limits);
+  bool grows = position < cache.shape.max_tokens;
+  if (has_row && grows) {
+    plan  = plan_found_tokens(p.policy, to_step_token(shared.found[0][r]),
+                              to_step_token(shared.found[1][r]), to_step_token(shared.found[2][r]),
+                              state, cache.tiers, cache.shape.window, position + 1, limits);
+    grows = state.pages.sum() + plan.demand() <= cache.table.row_entries;
   }
 
   // Where the row's pages lie among the tile's: a row wants 0, 1 or 2.
@@ -156,7 +162,7 @@ DIFFKV_KERNEL void __launch_bounds__(Tuning::decide_threads)
   };
   constexpr unsigned row_warps = step_decide_shared<Tuning>::row_warps;
   if (warp < row_warps && lane == 0) { shared.demand_of_warp[warp] = pages_of(all_lanes); }
-  __syncthreads();
+  bool const all_grow  = __syncthreads_and(grows || !has_row ? 1 : 0) != 0;
   std::uint32_t before = pages_of((1u << lane) - 1u);
   std::uint32_t wanted = 0;
   for (unsigned w = 0; w < row_warps; ++w) {
@@ -167,7 +173,9 @@ DIFFKV_KERNEL void __launch_bounds__(Tuning::decide_threads)
     std::size_t const first = std::size_t{tile.sequence} * cache.shape.rows_per_slot();
     p.work.records[first + tile.first_row + r] = pack_step(plan, state.tokens, position, before);
   }
-  if (threadIdx.x == 0) { p.work.tile_demands[blockIdx.x] = wanted; }
+  if (threadIdx.x == 0) {
+    p.work.tile_demands[blockIdx.x] = all_grow ? wanted : more_than_any_ring;
+  }
   if (speaks) { *p.work.snapshot = take_snapshot(cache.ring); }
 }
 
@@ -193,11 +201,11 @@ template <class Tuning>
   if (sums.all <= room) { return {sums.before, 0, true, 0}; }
   if (threadIdx.x < 32) {
     auto const sum_parts = [&](std::uint32_t s, std::uint32_t parts) {
-      std::uint32_t pages = 0;
+      std::uint64_t pages = 0;
       for (std::uint32_t i = 0; i < parts; ++i) {
         pages += __ldcg(demands + s * tile.per_sequence + i);
       }
-      return pages;
+      return saturated(pages);
     };
     grant_sum const given = first_fit_groups(
       tile.sequence, room,
@@ -294,11 +302,12 @@ void launch_step(step_params<Policy> const& params, std::uint32_t capacity, cuda
 
 //! Makes room for one more token in every row of the batch's sequences, before the layers run: equals
 //! host::step, page ids and refusals included. A sequence whose demand cannot be met is refused as a
-//! whole: nothing of it changes, its append slots are none, and it is in `refusals`.
+//! whole: nothing of it changes, its append slots are none, and it is in `refusals`. So is one that has
+//! max_tokens tokens, where the host throws, and one with a (damaged) row whose two sides would meet.
 //! @tparam Config      static_config; expect_config refuses other handles
 //! @param cache        handles in device memory
-//! @param batch        different admitted slots whose prompts are stored, none of them at max_tokens
-//!                     (what lies in device memory is not checked)
+//! @param batch        different admitted slots whose prompts are stored (what lies in device memory is
+//!                     not checked)
 //! @param policy       any is_policy_v type; what it points at must lie in device memory
 //! @param workspace    device memory of step_workspace_bytes(), aligned to 16 bytes
 //! @param refusals     out, device memory; either member may be null
