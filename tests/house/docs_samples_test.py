@@ -1,7 +1,7 @@
 # SPDX-FileCopyrightText: 2026 The diffkv authors
 # SPDX-License-Identifier: Apache-2.0
 """What the docs show is true of the tree: each C++ sample is cut from an example or a test, each path
-and link exists, the tour opens each room once and names functions that are in the header beside them,
+and link exists, each test that is named exists, the tour opens each room once and names functions that are in the header beside them,
 and "Read next" leads through all headers. With --wrong, checks that wrong docs are found out."""
 import re
 import sys
@@ -18,6 +18,8 @@ FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 HEADER = re.compile(r"`((?:%s|detail)/[a-z_0-9]+\.(?:hpp|cuh))`" % "|".join(ROOMS))
 FILE = re.compile(r"`((?:include|examples|tests|bench|docs|scripts)/[A-Za-z_0-9./-]*[A-Za-z_0-9/])`")
 LINK = re.compile(r"\]\(([^)#: ]+)(?:#[^)]*)?\)")
+# A test case by its name, `unit: a sentence that is true`.
+TEST = re.compile(r"`([a-z_0-9]+[a-z_0-9 ]*: [^`]*[^`.])`")
 # `name` or `name` and `other` (`room/header.hpp`)
 NAMED = re.compile(r"((?:`[a-z_0-9:]+`(?:,| and)?\s+)+)\(`((?:%s)/[a-z_0-9]+\.hpp)`" % "|".join(ROOMS))
 STEP = re.compile(r"^## (\d+)\. (\w+): ", re.MULTILINE)
@@ -66,6 +68,9 @@ def problems_of(root):
         for path in FILE.findall(prose):
             if not (root / path).exists() and "NAME" not in path and "NN_" not in path:
                 problems.append(f"{name}: {path} does not exist")
+        for test in TEST.findall(prose):
+            if not any(f'"{test}"' in line for lines in known.values() for line in lines):
+                problems.append(f"{name}: no test is called {test}")
         for link in LINK.findall(prose):
             if not (root / name).parent.joinpath(link).exists():
                 problems.append(f"{name}: the link {link} leads nowhere")
@@ -156,6 +161,7 @@ WRONG = {  # what has to be said about a change of the small project
         {"examples/1.cpp": ("int b;\n", "int b;\nint between;\n")},
     "examples/2.cpp does not exist": {"docs/tour.md": ("examples/1.cpp", "examples/2.cpp")},
     "the link away.md leads nowhere": {"docs/tour.md": ("(tour.md)", "(away.md)")},
+    "no test is called thing: it works": {"docs/tour.md": ("`examples/1", "`thing: it works` `examples/1")},
     "page/b.hpp does not exist": {"docs/tour.md": ("page/a.hpp", "page/b.hpp")},
     "must be the rooms in order": {"docs/tour.md": ("5. pool", "5. page")},
     "host/a.hpp has no other": {"docs/tour.md": ("`thing` (`host/", "`other` (`host/")},
