@@ -176,39 +176,31 @@ void device_step(benchmark::State& state, std::string const& name)
   if (is_plain) { state.counters["figure:manager.step_all_layers_us." + name] = step; }
 }
 
-void step_plain(benchmark::State& state, std::string const& name)
-{
-  device_step<plain>(state, name);
-}
-void step_conditioned(benchmark::State& state, std::string const& name)
-{
-  device_step<conditioned>(state, name);
-}
-
-}  // namespace
-
-int main(int argc, char** argv)
-{
-  struct one {
+//! Figures without queries are of caches that keep no scores: the write path of keys and values alone.
+[[maybe_unused]] bool const registered = [] {
+  struct step_case {
     char const* figure;
     int batch, layers, queries;
   };
-  for (one const& b :
-       {one{"8b.1", 1, 32, 1}, one{"8b.32", 32, 32, 1}, one{"8b.128", 128, 32, 1},
-        one{"8b.256", 256, 32, 1}, one{"70b.128", 128, 80, 1},
-        one{"8b.1.without_queries", 1, 32, 0}, one{"8b.128.without_queries", 128, 32, 0}}) {
-    for (auto const& [prefix, function] :
-         {std::pair{"step/", &step_plain}, std::pair{"step_conditioned/", &step_conditioned}}) {
-      benchmark::RegisterBenchmark((std::string{prefix} + b.figure).c_str(),
-                                   [function = function, figure = std::string{b.figure}](
-                                     benchmark::State& state) { function(state, figure); })
+  for (step_case const& c :
+       {step_case{"8b.1", 1, 32, 1}, step_case{"8b.32", 32, 32, 1}, step_case{"8b.128", 128, 32, 1},
+        step_case{"8b.256", 256, 32, 1}, step_case{"70b.128", 128, 80, 1},
+        step_case{"8b.1.without_queries", 1, 32, 0},
+        step_case{"8b.128.without_queries", 128, 32, 0}}) {
+    for (auto const& [prefix, run] :
+         {std::pair{"device_step/", &device_step<plain>},
+          std::pair{"device_step_conditioned/", &device_step<conditioned>}}) {
+      benchmark::RegisterBenchmark((std::string{prefix} + c.figure).c_str(),
+                                   [run = run, figure = std::string{c.figure}](
+                                     benchmark::State& state) { run(state, figure); })
         ->ArgNames({"batch", "layers", "queries"})
-        ->Args({b.batch, b.layers, b.queries})
+        ->Args({c.batch, c.layers, c.queries})
         ->Iterations(1)
         ->UseManualTime()
         ->Unit(benchmark::kMicrosecond);
     }
   }
-  benchmark::Initialize(&argc, argv);
-  benchmark::RunSpecifiedBenchmarks();
-}
+  return true;
+}();
+
+}  // namespace

@@ -5,7 +5,7 @@
 //! @file
 //! One generation step of one row as data: which slot the new token gets, which token moves where,
 //! which pages are needed. Pure: nothing is changed, so that demand can be summed first.
-//! Read before this: table/static_config.hpp.  Read next: attention/softmax_state.hpp.
+//! Read before this: table/static_config.hpp.  Read next: compaction/step_record.hpp.
 #include <diffkv/policy/contract.hpp>
 #include <diffkv/table/row_view.hpp>
 
