@@ -12,16 +12,9 @@
 #include <diffkv/core/vectors.hpp>
 #include <diffkv/policy/block_prepare.cuh>
 #include <diffkv/policy/prompt_tiers.hpp>
-#include <diffkv/table/batch_ref.hpp>
-#include <diffkv/table/cache_ref.hpp>
+#include <diffkv/table/row_place.hpp>
 
 namespace diffkv {
-
-//! Some layers that follow each other.
-struct layer_range {
-  std::uint32_t first = 0;
-  std::uint32_t count = 1;
-};
 
 //! The vectors and importances of some prompts, in device memory. Token j of prompt s is token
 //! first_tokens[s] + j of key, value and importances.
@@ -59,7 +52,7 @@ struct plan_tuning_sm90 {
   static constexpr std::int32_t chunk    = threads * tokens_per_thread;
 };
 
-//! Row r of a launch = (prompt * layers + layer of the range) * num_heads + head.
+//! Rows are numbered as in table/row_place.hpp, prompts as sequences.
 template <class Policy>
 struct plan_params {
   cache_ref cache;
@@ -80,30 +73,6 @@ struct plan_params {
   page_id* pages                         = nullptr;  //!< [rows, max_pages] those that the row has
   std::int32_t* lists = nullptr;  //!< [rows, max_tokens] high from the left, low from the right
   typename Policy::row_parameters* parameters = nullptr;  //!< [rows]
-};
-
-//! A row of the launch, and where it lies in the cache.
-struct row_place {
-  std::uint32_t sequence;  //!< index into the batch
-  std::uint32_t slot;
-  std::uint32_t layer_in_range;
-  std::uint32_t layer;
-  std::uint32_t head;
-  std::size_t row;
-
-  [[nodiscard]] static __device__ row_place of(cache_ref const& cache, batch_ref const& batch,
-                                               layer_range layers, std::uint32_t r)
-  {
-    row_place p{};
-    std::uint32_t const item = r / cache.shape.num_heads;
-    p.head                   = r % cache.shape.num_heads;
-    p.layer_in_range         = item % layers.count;
-    p.layer                  = layers.first + p.layer_in_range;
-    p.sequence               = item / layers.count;
-    p.slot                   = batch.slots[p.sequence];
-    p.row                    = cache.shape.row(p.slot, p.layer, p.head);
-    return p;
-  }
 };
 
 //! A row before it is planned; num_tokens = 0 where no prompt waits to be stored.
