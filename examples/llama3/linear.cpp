@@ -11,6 +11,7 @@
 #include <Eigen/Core>  // here only: its code depends on the instruction set that a file is built for
 
 #include <algorithm>  // copy_n, min
+#include <cstring>    // memcpy
 #include <string>
 #include <utility>  // move
 

@@ -8,37 +8,10 @@
 #include "llama3/safetensors.hpp"  // dtype, tensor_view
 #include "llama3/thread_pool.hpp"
 
-#include <cstdint>  // int64_t, uint16_t, uint32_t
-#include <cstring>  // memcpy
+#include <cstdint>  // int64_t, uint16_t
 #include <vector>
 
 namespace llama3 {
-
-//! Exact, Inf and NaN included. Branch-free, so that loops over it become vector code.
-[[nodiscard]] inline float f16_to_f32(std::uint16_t bits) noexcept
-{
-  // The five exponent bits sit where f32 has the lowest five of its eight: 2^112 makes up for the
-  // bias, for subnormals too. Inf and NaN (exponent 31) then need the missing exponent bits.
-  std::uint32_t const magnitude = static_cast<std::uint32_t>(bits & 0x7FFFu) << 13;
-  float scaled;
-  std::memcpy(&scaled, &magnitude, sizeof scaled);
-  scaled *= 5.192296858534828e33f;  // 2^112
-  std::uint32_t word;
-  std::memcpy(&word, &scaled, sizeof word);
-  word |= magnitude >= 0x0F80'0000u ? 0x7F80'0000u : 0u;
-  word |= static_cast<std::uint32_t>(bits & 0x8000u) << 16;
-  float value;
-  std::memcpy(&value, &word, sizeof value);
-  return value;
-}
-
-[[nodiscard]] inline float bf16_to_f32(std::uint16_t bits) noexcept
-{
-  std::uint32_t const word = static_cast<std::uint32_t>(bits) << 16;
-  float value;
-  std::memcpy(&value, &word, sizeof value);
-  return value;
-}
 
 //! A matrix [rows, columns], row-major, in the type in which it was published.
 class weight_matrix {

@@ -69,25 +69,6 @@ void check_coverage(std::vector<tensor_entry> entries, std::uint64_t data_bytes,
   }
 }
 
-float f32_of_bits(std::uint32_t bits) noexcept
-{
-  float value;
-  std::memcpy(&value, &bits, sizeof value);
-  return value;
-}
-
-//! Widening by a multiplication with 2^112, which is exact and turns subnormal f16 into normal f32.
-float f32_of_f16(std::uint16_t half) noexcept
-{
-  std::uint32_t const sign      = static_cast<std::uint32_t>(half & 0x8000u) << 16;
-  std::uint32_t const magnitude = half & 0x7FFFu;
-  float const scaled            = f32_of_bits(magnitude << 13) * 0x1p112f;
-  std::uint32_t bits;
-  std::memcpy(&bits, &scaled, sizeof bits);
-  if (magnitude >= 0x7C00u) { bits = 0x7F80'0000u | (magnitude << 13); }  // infinity and NaN
-  return f32_of_bits(bits | sign);
-}
-
 template <class Decode>
 void decode_16_bit(tensor_view const& tensor, float* out, Decode decode)
 {
@@ -164,12 +145,10 @@ void to_f32(tensor_view const& tensor, float* out)
       if (tensor.bytes != 0) { std::memcpy(out, tensor.data, tensor.bytes); }
       return;
     case dtype::f16:
-      decode_16_bit(tensor, out, f32_of_f16);
+      decode_16_bit(tensor, out, f16_to_f32);
       return;
     case dtype::bf16:
-      decode_16_bit(tensor, out, [](std::uint16_t bits) {
-        return f32_of_bits(static_cast<std::uint32_t>(bits) << 16);
-      });
+      decode_16_bit(tensor, out, bf16_to_f32);
       return;
     default:
       throw file_error("tensor " + in_quotes(tensor.name) + ": its dtype " +

@@ -10,8 +10,11 @@
 #include "llama3/file_error.hpp"
 #include "llama3/mapped_file.hpp"
 
+#include <diffkv/core/half.hpp>  // to_f32
+
 #include <cstddef>     // byte, size_t
-#include <cstdint>     // int64_t
+#include <cstdint>     // int64_t, uint16_t, uint32_t
+#include <cstring>     // memcpy
 #include <filesystem>  // path
 #include <map>
 #include <string>
@@ -26,6 +29,19 @@ enum class dtype { f64, f32, f16, bf16, i64, i32, i16, i8, u8, boolean };
 //! The spelling of the format, as "BF16".
 [[nodiscard]] std::string_view name_of(dtype type) noexcept;
 [[nodiscard]] std::size_t bytes_of(dtype type) noexcept;
+
+//! Both exact, Inf and NaN included. Branch-free, so that loops over them become vector code.
+[[nodiscard]] inline float f16_to_f32(std::uint16_t bits) noexcept
+{
+  return diffkv::to_f32(diffkv::f16_bits{bits});
+}
+[[nodiscard]] inline float bf16_to_f32(std::uint16_t bits) noexcept
+{
+  std::uint32_t const word = static_cast<std::uint32_t>(bits) << 16;
+  float value;
+  std::memcpy(&value, &word, sizeof value);
+  return value;
+}
 
 //! A window on one tensor, row-major, little-endian, valid while its file is open.
 //! `data` need not be aligned to the element: read it through `to_f32` or memcpy.
