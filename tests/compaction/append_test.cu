@@ -66,7 +66,8 @@ TEST_CASE("append: every width is written as the host writes it", "[compaction]"
   compare<format<8, 4, 4, 2>, 256, both, float>(true, true, 4, 311);
 }
 
-TEST_CASE("append: sequences behind the count and refused ones are left alone", "[compaction]")
+TEST_CASE("append: sequences behind the count and refused ones are left alone",
+          "[compaction][small]")
 {
   using config = static_config<paper_policy, k8v4, void, 64>;
   test::host_cache_parts parts;
