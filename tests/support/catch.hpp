@@ -13,8 +13,6 @@
 #include <string>
 
 namespace diffkv::test {
-using Catch::Approx;
-
 //! A matcher: the text holds `part`, e.g. `CHECK_THAT(message, contains("head_dim"))`.
 [[nodiscard]] inline auto contains(std::string const& part)
 {
