@@ -4,7 +4,7 @@
 
 //! @file
 //! What a cache is made of: extents, formats, conditioning, thresholds, pages.
-//! Read before this: host/prefill_attention.hpp.  Read next: cache/cache_storage.hpp.
+//! Read before this: host/calibrate.hpp.  Read next: cache/cache_storage.hpp.
 #include <diffkv/page/page_size.hpp>
 #include <diffkv/policy/thresholds.hpp>
 #include <diffkv/quant/conditioning.hpp>

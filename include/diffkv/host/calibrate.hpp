@@ -4,10 +4,10 @@
 
 //! @file
 //! The key offsets of a model: the mean over the keys of a prompt.
-//! Read before this: compaction/calibration.hpp, attention/decode_params.hpp.
-#include <diffkv/attention/decode_params.hpp>  // vectors
+//! Read before this: host/prefill_attention.hpp.  Read next: cache/cache_options.hpp.
 #include <diffkv/compaction/calibration.hpp>
 #include <diffkv/core/error.hpp>
+#include <diffkv/core/vectors.hpp>
 
 namespace diffkv::host {
 

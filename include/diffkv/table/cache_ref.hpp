@@ -4,7 +4,7 @@
 
 //! @file
 //! All handles of one cache together: what every operation of the write and the read path is given.
-//! Read before this: table/batch_ref.hpp.  Read next: table/row_view.hpp.
+//! Read before this: table/batch_ref.hpp.  Read next: table/row_place.hpp.
 #include <diffkv/page/tier_pages.hpp>
 #include <diffkv/policy/thresholds.hpp>
 #include <diffkv/pool/free_ring.hpp>

@@ -4,7 +4,7 @@
 
 //! @file
 //! A window over one row: its tokens by tier and slot, wherever their pages lie.
-//! Read before this: table/cache_ref.hpp.  Read next: table/static_config.hpp.
+//! Read before this: table/row_place.hpp.  Read next: table/static_config.hpp.
 #include <diffkv/page/page_view.hpp>
 #include <diffkv/table/cache_ref.hpp>
 
