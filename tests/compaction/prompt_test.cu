@@ -33,6 +33,19 @@ TEST_CASE("store_prompt: prompts of any length give the bytes of the host twin",
   }
 }
 
+TEST_CASE("store_prompt: some prompts, few enough for compute-sanitizer", "[compaction][small]")
+{
+  prompt_case work;
+  work.lengths = {17, 99};
+  same_after_prompts<mix_128, __half>(work);
+  same_after_prompts<
+    static_config<diffkv::paper_policy, diffkv::k8v4, diffkv::k4v2, 128, centred_rotated>, __half>(
+    work);
+  work.budget = 20;
+  same_after_prompts<static_config<diffkv::static_policy, diffkv::k8v4, diffkv::k4v2, 64>, __half>(
+    work);
+}
+
 TEST_CASE("store_prompt: a long prompt is planned in chunks", "[compaction]")
 {
   prompt_case work;

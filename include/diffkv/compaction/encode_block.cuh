@@ -5,8 +5,8 @@
 //! @file
 //! A warp encodes one side of 16 tokens: elements are loaded as the fragment order wants them, so that
 //! conditioning, extremes and codes need no exchange but a few shuffles.
-//! Read before this: page/block_image.cuh.  Read next: compaction/prompt_plan.cuh.
-#include <diffkv/page/block_image.cuh>
+//! Read before this: page/block_rows.cuh.  Read next: compaction/prompt_plan.cuh.
+#include <diffkv/page/block_rows.cuh>
 #include <diffkv/quant/group_coder.cuh>
 #include <diffkv/quant/lane_rotation.cuh>
 #include <diffkv/quant/warp_vector.cuh>
@@ -27,20 +27,19 @@ struct loaded_elements {
       std::uint32_t const pair = words[i / 2];
       return __uint_as_float(i % 2 == 0 ? pair << 16 : pair & 0xFFFF'0000u);
     } else {
-      __half_raw raw;
-      raw.x = static_cast<unsigned short>(words[i / 2] >> 16 * (i % 2));
-      return __half2float(__half(raw));
+      __half2 const pair = as_half2(words[i / 2]);
+      return i % 2 == 0 ? __low2float(pair) : __high2float(pair);
     }
   }
 
   //! Loads `Unit` elements from `from` to place `first`.
-  //! @param whole  `from` is aligned to the unit (at most 16 bytes)
-  template <int Unit>
-  __device__ __forceinline__ void load(int first, T const* from, bool whole) noexcept
+  //! @tparam Whole  `from` is aligned to the unit (at most 16 bytes)
+  template <int Unit, bool Whole>
+  __device__ __forceinline__ void load(int first, T const* from) noexcept
   {
     constexpr int unit_words = Unit / per_word;
     std::uint32_t* const to  = words + first / per_word;
-    if (whole) {
+    if constexpr (Whole) {
       if constexpr (unit_words % 4 == 0) {
 #pragma unroll
         for (int w = 0; w < unit_words; w += 4) {
@@ -93,21 +92,32 @@ template <class Image>
   return group + (Image::group_elements % 32 != 0 && first > last ? last : first) + e % unit;
 }
 
-//! Loads what a lane needs of the vectors of a block.
-//! @param vector_at  (token of the block) -> address of its first element
-template <class Image, class T, class VectorAt>
-__device__ __forceinline__ void load_tokens(
-  loaded_elements<T, Image::elements> (&raw)[Image::tokens], VectorAt&& vector_at, bool whole,
-  int lane) noexcept
+//! Loads what a lane needs of its vector.
+//! @tparam Whole  vectors may be read 16 bytes at a time
+template <class Image, bool Whole, class T>
+__device__ __forceinline__ void load_token(loaded_elements<T, Image::elements>& raw,
+                                           T const* vector, int lane) noexcept
 {
   constexpr int unit = load_unit<Image>;
 #pragma unroll
-  for (int i = 0; i < Image::tokens; ++i) {
-    T const* const vector = vector_at(Image::token(lane, i));
-#pragma unroll
-    for (int e = 0; e < Image::elements; e += unit) {
-      raw[i].template load<unit>(e, vector + dim_of<Image>(e, lane), whole);
+  for (int e = 0; e < Image::elements; e += unit) {
+    if constexpr (Image::group_elements % 32 == 0) {  // one address, constant distances
+      T const* const mine = vector + Image::owner(lane) * Image::share;
+      int const distance  = e / Image::share * Image::group_elements + e % Image::share;
+      raw.template load<unit, Whole>(e, mine + distance);
+    } else {
+      raw.template load<unit, Whole>(e, vector + dim_of<Image>(e, lane));
     }
+  }
+}
+template <class Image, class T>
+__device__ __forceinline__ void load_token(loaded_elements<T, Image::elements>& raw,
+                                           T const* vector, bool whole, int lane) noexcept
+{
+  if (whole) {
+    load_token<Image, true>(raw, vector, lane);
+  } else {
+    load_token<Image, false>(raw, vector, lane);
   }
 }
 
@@ -174,47 +184,76 @@ __device__ __forceinline__ void encode_token(Image& image, int i, Elements& x, f
     if (exceeds && finite) { clamp_elements(x); }
 #pragma unroll
     for (int g = 0; g < Image::groups; ++g) {
-      image.scales[i][g] = finite ? fit_affine(codec_input(least[g]), codec_input(greatest[g]),
-                                               {Image::bits, Image::groups, clip})
-                                  : affine{f16_nan, f16_nan};
-      group_coder<Image::bits> const coder{image.scales[i][g]};
+      affine const fitted = fit_affine(codec_input(least[g]), codec_input(greatest[g]),
+                                       {Image::bits, Image::groups, clip});
+      affine const scale{finite ? fitted.scale : f16_nan, finite ? fitted.zero : f16_nan};
+      image.put_scale(i, g, scale, lane);
+      group_coder<Image::bits> const coder{scale};
 #pragma unroll
       for (int e = g * Image::share; e < (g + 1) * Image::share; ++e) {
         code[e] = is_padding(e) ? 0u : coder(x.at(e));
       }
     }
   }
-  image.put(i, code);
+  image.put(i, code, lane);
 }
 
-//! Encodes what `load_tokens` has loaded; conditions it where R is one block.
+//! Conditions and encodes what `load_token` has loaded.
 //! @param offset  the key offset of layer and head, read only where Conditioned is centred
-template <class Image, conditioning Conditioned, class T>
-__device__ __forceinline__ void encode_tokens(
-  Image& image, loaded_elements<T, Image::elements> (&raw)[Image::tokens], float const* offset,
-  float clip, int lane) noexcept
+template <conditioning Conditioned, class Image, class T>
+__device__ __forceinline__ void encode_loaded(Image& image, int i,
+                                              loaded_elements<T, Image::elements>& raw,
+                                              float const* offset, float clip, int lane) noexcept
 {
-  constexpr bool is_plain = Conditioned == conditioning::none && std::is_same_v<T, __half>;
+  if constexpr (Conditioned == conditioning::none && std::is_same_v<T, __half>) {
+    encode_token(image, i, raw, clip, lane);
+  } else {
+    lane_floats<Image::elements> x;
+#pragma unroll
+    for (int e = 0; e < Image::elements; ++e) { x.x[e] = raw.at(e); }
+    if constexpr (has(Conditioned, conditioning::centred)) {
+#pragma unroll
+      for (int e = 0; e < Image::elements; ++e) {
+        x.x[e] = sub_rn(x.x[e], __ldg(offset + dim_of<Image>(e, lane)));
+      }
+    }
+    if constexpr (has(Conditioned, conditioning::rotated)) {
+      rotate_over_lanes<Image::head_dim, Image::groups, Image::owners, Image::owner_mask>(x.x,
+                                                                                          lane);
+    }
+    encode_token(image, i, x, clip, lane);
+  }
+}
+
+//! Encodes one side of a block and stores it, in two passes of eight tokens.
+//! @param vector_at  (token of the block) -> address of its first element
+//! @threads one warp
+template <class Rows, conditioning Conditioned, class T, class VectorAt>
+__device__ __forceinline__ void encode_rows(Rows& rows, VectorAt&& vector_at, bool whole,
+                                            float const* offset, float clip, int lane) noexcept
+{
+  loaded_elements<T, Rows::elements> next;
+  load_token<Rows>(next, vector_at(Rows::token(lane, 0)), whole, lane);
+#pragma unroll 1
+  for (int pass = 0; pass < Rows::passes; ++pass) {
+    loaded_elements<T, Rows::elements> raw = next;
+    if (pass + 1 < Rows::passes) {
+      load_token<Rows>(next, vector_at(Rows::token(lane, pass + 1)), whole, lane);
+    }
+    encode_loaded<Conditioned>(rows, pass, raw, offset, clip, lane);
+  }
+}
+
+//! The same with a whole block in registers, for formats that rows cannot hold.
+template <class Image, conditioning Conditioned, class T, class VectorAt>
+__device__ __forceinline__ void encode_image(Image& image, VectorAt&& vector_at, bool whole,
+                                             float const* offset, float clip, int lane) noexcept
+{
 #pragma unroll
   for (int i = 0; i < Image::tokens; ++i) {
-    if constexpr (is_plain) {
-      encode_token(image, i, raw[i], clip, lane);
-    } else {
-      lane_floats<Image::elements> x;
-#pragma unroll
-      for (int e = 0; e < Image::elements; ++e) { x.x[e] = raw[i].at(e); }
-      if constexpr (has(Conditioned, conditioning::centred)) {
-#pragma unroll
-        for (int e = 0; e < Image::elements; ++e) {
-          x.x[e] = sub_rn(x.x[e], __ldg(offset + dim_of<Image>(e, lane)));
-        }
-      }
-      if constexpr (has(Conditioned, conditioning::rotated)) {
-        rotate_over_lanes<Image::head_dim, Image::groups, Image::owners, Image::owner_mask>(x.x,
-                                                                                            lane);
-      }
-      encode_token(image, i, x, clip, lane);
-    }
+    loaded_elements<T, Image::elements> raw;
+    load_token<Image>(raw, vector_at(Image::token(lane, i)), whole, lane);
+    encode_loaded<Conditioned>(image, i, raw, offset, clip, lane);
   }
 }
 

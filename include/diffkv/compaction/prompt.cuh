@@ -20,12 +20,13 @@
 
 namespace diffkv {
 
-//! Measured on an H200: 24 warps an SM for plain 16-bit vectors, 16 to 20 where they are rotated.
+//! Measured on an H200: 32 warps an SM for plain 16-bit vectors, 24 where they are rotated.
 template <class T, int HeadDim, conditioning Conditioned>
 struct encode_tuning_sm90 {
-  static constexpr unsigned warps = 4;  //!< of a CTA
-  static constexpr bool is_small  = sizeof(T) == 2 && HeadDim <= 128;
-  static constexpr unsigned ctas  = !is_small ? 1 : Conditioned == conditioning::none ? 6 : 4;
+  static constexpr unsigned warps  = 4;  //!< of a CTA
+  static constexpr unsigned blocks = warps / 2;
+  static constexpr bool is_small   = sizeof(T) == 2 && HeadDim <= 128;
+  static constexpr unsigned ctas   = !is_small ? 1 : Conditioned == conditioning::none ? 8 : 6;
 };
 
 namespace detail {
@@ -94,116 +95,129 @@ __device__ void place_pages(store_params<T> const& p, std::uint32_t item)
   if (item == p.items - 1 && threadIdx.x == 0) { *cache.ring.tail = place; }
 }
 
-//! 16 tokens (or the last few) of one tier of one row.
+//! 16 tokens (or the last few) of one tier of one row, and which side of them a warp encodes.
 struct token_block {
   prompt_row plan{};
-  row_place place{};
-  std::uint32_t r     = 0;
-  std::uint32_t index = 0;  //!< block of the tier
+  std::uint32_t r              = 0;
+  std::uint32_t sequence       = 0;
+  std::uint32_t layer_in_range = 0;
+  std::uint32_t head           = 0;
+  std::uint32_t index          = 0;  //!< block of the tier
+  int count                    = 0;  //!< tokens that there are
+  std::int32_t token = 0;  //!< of lane l: the (l mod 16)-th; absent ones stand for the last
 };
 
-//! Encodes a block.  @param staged  shared memory of this warp, where vectors are staged
+//! What a warp needs of shared memory: codes on their way to another lane, or vectors that are
+//! conditioned by a whole warp.
+template <class Layout, conditioning Conditioned>
+inline constexpr int shared_bytes_per_warp =
+  is_staged<Layout::head_dim, Conditioned>
+    ? block_tokens* Layout::head_dim* static_cast<int>(sizeof(float))
+    : max_of(block_rows<Layout, true>::shared_bytes, block_rows<Layout, false>::shared_bytes);
+
+//! Encodes one side of a block and stores it.
+//! @param shared  of this warp alone
+//! @threads one warp
+template <class Layout, bool IsKey, conditioning Conditioned, class T>
+__device__ __forceinline__ void store_side(store_params<T> const& p, token_block const& block,
+                                           std::byte* page, int block_in_page, float const* offset,
+                                           float clip, std::byte* shared, int lane)
+{
+  vectors<T const> const& side = IsKey ? p.source.key : p.source.value;
+  std::int64_t const first =
+    p.source.first_tokens == nullptr ? 0 : p.source.first_tokens[block.sequence];
+  T const* const begin =
+    side.at(first, block.head) +
+    block.layer_in_range * (IsKey ? p.source.key_layer_stride : p.source.value_layer_stride);
+  auto const vector_at = [&, stride = side.token_stride](int i) {
+    return begin + __shfl_sync(0xFFFF'FFFFu, block.token, i) * stride;
+  };
+  if constexpr (is_staged<Layout::head_dim, Conditioned>) {
+    block_image<Layout, IsKey> image;
+    auto* const staged = reinterpret_cast<float*>(shared);
+    stage_block<Layout::head_dim, Conditioned, T>(staged, vector_at, offset, lane);
+    encode_staged(
+      image, [=](int i) { return static_cast<float const*>(staged) + i * Layout::head_dim; }, clip,
+      lane);
+    image.store(page, block_in_page, block.count, lane);
+  } else if constexpr (block_rows<Layout, IsKey>::is_possible) {
+    block_rows<Layout, IsKey> rows{shared};
+    encode_rows<block_rows<Layout, IsKey>, Conditioned, T>(rows, vector_at, p.whole, offset, clip,
+                                                           lane);
+    rows.store(page, block_in_page, block.count, lane);
+  } else {
+    block_image<Layout, IsKey> image;
+    encode_image<block_image<Layout, IsKey>, Conditioned, T>(image, vector_at, p.whole, offset,
+                                                             clip, lane);
+    image.store(page, block_in_page, block.count, lane);
+  }
+}
+
 //! @threads one warp
 template <class Config, tier Tier, class T>
-__device__ void store_block(store_params<T> const& p, token_block const& block, float* staged,
-                            int lane)
+__device__ __forceinline__ void store_block(store_params<T> const& p, token_block const& block,
+                                            bool is_key, std::byte* shared, int lane)
 {
-  using layout           = typename Config::layouts::template of<Tier>;
-  constexpr auto set     = Config::conditioned;
-  constexpr bool staging = is_staged<layout::head_dim, set>;
+  using layout       = typename Config::layouts::template of<Tier>;
+  constexpr auto set = Config::conditioned;
   constexpr auto blocks_per_page =
     static_cast<std::uint32_t>(layout::tokens_per_page / block_tokens);
-  using key_image   = block_image<layout, true>;
-  using value_image = block_image<layout, false>;
-
-  cache_ref const& cache         = p.cache;
-  prompt_row const& plan         = block.plan;
-  std::uint32_t const num_tokens = plan.tokens.of(Tier);
-  auto const count =
-    static_cast<int>(min_of(num_tokens - block.index * block_tokens, std::uint32_t{block_tokens}));
+  cache_ref const& cache = p.cache;
   std::uint32_t const ordinal =
-    block.index / blocks_per_page + (Tier == tier::low ? plan.pages.high : 0u);
+    block.index / blocks_per_page + (Tier == tier::low ? block.plan.pages.high : 0u);
   page_id const id = p.pages[std::size_t{block.r} * p.max_pages + ordinal];
   std::byte* const page =
     cache.pool.base + std::size_t{layout::page_bytes} * static_cast<std::uint32_t>(id);
-  auto const block_in_page = static_cast<int>(block.index % blocks_per_page);
-
-  // Absent tokens stand for the last one; nothing of them is stored.
-  std::int32_t const* const list =
-    p.lists + std::size_t{block.r} * static_cast<std::size_t>(p.source.max_tokens);
-  auto const in_list =
-    static_cast<std::ptrdiff_t>(block.index * block_tokens) + min(lane % block_tokens, count - 1);
-  std::int32_t const token = list[Tier == tier::high ? in_list : p.source.max_tokens - 1 - in_list];
-
-  std::int64_t const first =
-    p.source.first_tokens == nullptr ? 0 : p.source.first_tokens[block.place.sequence];
-  auto const vectors_of = [&](vectors<T const> const& side, std::ptrdiff_t layer_stride) {
-    T const* const begin =
-      side.at(first, block.place.head) + block.place.layer_in_range * layer_stride;
-    std::ptrdiff_t const stride = side.token_stride;
-    return [=](int i) { return begin + __shfl_sync(0xFFFF'FFFFu, token, i) * stride; };
-  };
-  auto const key_at   = vectors_of(p.source.key, p.source.key_layer_stride);
-  auto const value_at = vectors_of(p.source.value, p.source.value_layer_stride);
-  float const* offset = nullptr;
-  if constexpr (has(set, conditioning::centred)) {
-    offset = cache.key_offset(block.place.layer, block.place.head);
-  }
+  auto const block_in_page  = static_cast<int>(block.index % blocks_per_page);
+  std::uint32_t const layer = p.layers.first + block.layer_in_range;
   format_spec const& format = cache.tiers.of(Tier).format;
 
-  if constexpr (staging) {
-    auto const staged_at = [=](int i) {
-      return static_cast<float const*>(staged) + i * layout::head_dim;
-    };
-    key_image key;
-    stage_block<layout::head_dim, set, T>(staged, key_at, offset, lane);
-    encode_staged(key, staged_at, format.key.clip, lane);
-    key.store(page, block_in_page, count, lane);
-    value_image value;
-    stage_block<layout::head_dim, rotation_of(set), T>(staged, value_at, nullptr, lane);
-    encode_staged(value, staged_at, format.value.clip, lane);
-    value.store(page, block_in_page, count, lane);
-  } else {
-    // All loads first, as far as registers reach.
-    loaded_elements<T, key_image::elements> keys[key_image::tokens];
-    loaded_elements<T, value_image::elements> values[value_image::tokens];
-    load_tokens<key_image>(keys, key_at, p.whole, lane);
-    load_tokens<value_image>(values, value_at, p.whole, lane);
-    key_image key;
-    encode_tokens<key_image, set>(key, keys, offset, format.key.clip, lane);
-    key.store(page, block_in_page, count, lane);
-    value_image value;
-    encode_tokens<value_image, rotation_of(set)>(value, values, nullptr, format.value.clip, lane);
-    value.store(page, block_in_page, count, lane);
+  constexpr page_geometry geometry = layout::geometry;
+  page_view const view{page, &geometry};
+  int const in_page = block_in_page * block_tokens + lane;
+  if (!is_key) {
+    store_side<layout, false, rotation_of(set)>(p, block, page, block_in_page, nullptr,
+                                                format.value.clip, shared, lane);
+    if (lane < block.count) { view.set_position(in_page, block.token); }
+    return;
   }
-
-  if (lane < count) {
-    constexpr page_geometry geometry = layout::geometry;
-    int const in_page                = block_in_page * block_tokens + lane;
-    query_span const queries         = cache.layer(block.place.slot, block.place.layer).queries;
-    std::int32_t const seen          = queries.count(token + 1);
-    float const importance =
-      p.source.importances[block.place.layer_in_range * p.source.importance_layer_stride +
-                           block.place.head * p.source.importance_head_stride + first + token];
-    page_view const view{page, &geometry};
+  float importance = 0.0f;
+  query_span queries{};
+  if (lane < block.count) {  // asked before the long work
+    std::int64_t const first =
+      p.source.first_tokens == nullptr ? 0 : p.source.first_tokens[block.sequence];
+    importance =
+      p.source.importances[block.layer_in_range * p.source.importance_layer_stride +
+                           block.head * p.source.importance_head_stride + first + block.token];
+    queries = cache.layer(p.batch.slots[block.sequence], layer).queries;
+  }
+  float const* offset = nullptr;
+  if constexpr (has(set, conditioning::centred)) { offset = cache.key_offset(layer, block.head); }
+  store_side<layout, true, set>(p, block, page, block_in_page, offset, format.key.clip, shared,
+                                lane);
+  if (lane < block.count) {
+    std::int32_t const seen = queries.count(block.token + 1);
     // A NaN is stored as it is: the host's product keeps its bits, the device's would not.
     view.set_score(in_page, seen <= 0            ? 0.0f
                             : is_nan(importance) ? importance
                                                  : score_of(importance, seen));
-    view.set_position(in_page, token);
   }
 }
 
 //! Last launch. Its first CTAs see to pages, the others encode, heads of a token beside each other.
+//! Warps come in pairs, one for the keys of a block and one for its values.
 template <class Config, class T>
 DIFFKV_KERNEL void __launch_bounds__(
   encode_tuning_sm90<T, Config::layouts::head_dim, Config::conditioned>::warps * 32,
   encode_tuning_sm90<T, Config::layouts::head_dim, Config::conditioned>::ctas)
   prompt_store_kernel(__grid_constant__ store_params<T> const p)
 {
-  using tuning           = encode_tuning_sm90<T, Config::layouts::head_dim, Config::conditioned>;
-  constexpr bool staging = is_staged<Config::layouts::head_dim, Config::conditioned>;
-  __shared__ float staged[staging ? tuning::warps * block_tokens * Config::layouts::head_dim : 1];
+  using layouts = typename Config::layouts;
+  using tuning  = encode_tuning_sm90<T, layouts::head_dim, Config::conditioned>;
+  constexpr int per_warp =
+    max_of(shared_bytes_per_warp<typename layouts::high, Config::conditioned>,
+           shared_bytes_per_warp<typename layouts::low, Config::conditioned>);
+  alignas(16) __shared__ std::byte shared[tuning::warps * per_warp];
   if (blockIdx.x < p.items) {
     place_pages<tuning::warps * 32>(p, blockIdx.x);
     return;
@@ -211,26 +225,32 @@ DIFFKV_KERNEL void __launch_bounds__(
   std::uint32_t const heads = p.cache.shape.num_heads;
   std::uint32_t const cta   = blockIdx.x - p.items;
   std::uint32_t const item  = cta / (heads * p.row_ctas);
-  auto const lane           = static_cast<int>(threadIdx.x % 32);
   std::uint32_t const warp  = threadIdx.x / 32;
+  auto const lane           = static_cast<int>(threadIdx.x % 32);
 
   token_block block{};
-  block.r                      = item * heads + cta % heads;
-  block.plan                   = p.rows[block.r];
-  std::uint32_t const index    = cta / heads % p.row_ctas * tuning::warps + warp;
-  std::uint32_t const num_high = ceil_div(block.plan.tokens.high, std::uint32_t{block_tokens});
-  std::uint32_t const num_low  = ceil_div(block.plan.tokens.low, std::uint32_t{block_tokens});
-  if (block.plan.num_tokens == 0 || index >= num_high + num_low) { return; }
-  block.place = row_place::of(p.cache, p.batch, p.layers, block.r);
-  float* const mine =
-    staged +
-    (staging ? warp * block_tokens * static_cast<unsigned>(Config::layouts::head_dim) : 0u);
-  if (index < num_high) {
-    block.index = index;
-    store_block<Config, tier::high>(p, block, mine, lane);
-  } else if constexpr (Config::layouts::has_low) {
-    block.index = index - num_high;
-    store_block<Config, tier::low>(p, block, mine, lane);
+  block.head                  = cta % heads;
+  block.r                     = item * heads + block.head;
+  block.plan                  = p.rows[block.r];
+  std::uint32_t const index   = cta / heads % p.row_ctas * tuning::blocks + warp / 2;
+  std::uint32_t const of_high = ceil_div(block.plan.tokens.high, std::uint32_t{block_tokens});
+  bool const is_high          = index < of_high;
+  std::uint32_t const tokens  = is_high ? block.plan.tokens.high : block.plan.tokens.low;
+  block.index                 = is_high ? index : index - of_high;
+  if (block.index * block_tokens >= tokens) { return; }
+  block.sequence       = item / p.layers.count;
+  block.layer_in_range = item % p.layers.count;
+  block.count = static_cast<int>(min(tokens - block.index * block_tokens, unsigned{block_tokens}));
+  std::int32_t const max_tokens = p.source.max_tokens;
+  auto const in_list            = static_cast<std::int32_t>(block.index) * block_tokens +
+                       min(lane % block_tokens, block.count - 1);
+  block.token           = p.lists[std::size_t{block.r} * static_cast<unsigned>(max_tokens) +
+                        static_cast<unsigned>(is_high ? in_list : max_tokens - 1 - in_list)];
+  std::byte* const mine = shared + warp * per_warp;
+  if (is_high) {
+    store_block<Config, tier::high>(p, block, warp % 2 == 0, mine, lane);
+  } else if constexpr (layouts::has_low) {
+    store_block<Config, tier::low>(p, block, warp % 2 == 0, mine, lane);
   }
 }
 
@@ -278,10 +298,7 @@ template <class Policy>
   DIFFKV_EXPECTS(max_tokens > 0 && max_tokens <= cache.shape.max_tokens,
                  "max_tokens: " + std::to_string(max_tokens) + " is not within 1 .. " +
                    std::to_string(cache.shape.max_tokens));
-  DIFFKV_EXPECTS(
-    layers.first <= cache.shape.num_layers && layers.count <= cache.shape.num_layers - layers.first,
-    "layers: " + std::to_string(layers.count) + " from " + std::to_string(layers.first) +
-      " on are not within the cache's " + std::to_string(cache.shape.num_layers));
+  validate(layers, cache.shape);
   plan_params<Policy> p{cache, batch, layers, policy};
   p.max_tokens = max_tokens;
   p.max_pages  = cache.tiers.most_pages(static_cast<std::uint32_t>(max_tokens));
@@ -362,7 +379,7 @@ void store_prompt(cache_ref const& cache, batch_ref const& batch, prompt_source<
   std::uint64_t const blocks =
     detail::ceil_div(static_cast<std::uint64_t>(source.max_tokens), std::uint64_t{block_tokens}) +
     (Config::layouts::has_low ? 1 : 0);
-  std::uint64_t const row_ctas = detail::ceil_div(blocks, std::uint64_t{tuning::warps});
+  std::uint64_t const row_ctas = detail::ceil_div(blocks, std::uint64_t{tuning::blocks});
   unsigned const plan_grid     = detail::grid_of(rows * plan.chunks);
   unsigned const store_grid    = detail::grid_of(items + rows * row_ctas);
   unsigned const row_grid      = detail::grid_of(rows);

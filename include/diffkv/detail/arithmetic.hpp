@@ -77,6 +77,20 @@ inline float opaque(float x) noexcept
 #endif
 }
 
+//! a / b rounded, where b has at most 11 significant bits and lies within 1 .. 65504: on the device
+//! without the branches of a division. quant/group_coder.cuh says why the result is the same.
+//! @error  none where the quotient is a normal number, else within the least normal one
+[[nodiscard]] DIFFKV_HOST_DEVICE inline float div_by_short(float a, float b) noexcept
+{
+#if defined(__CUDA_ARCH__)
+  float const inverse  = 1.0f / b;
+  float const estimate = __fmul_rn(a, inverse);
+  return __fmaf_rn(__fmaf_rn(-estimate, b, a), inverse, estimate);
+#else
+  return a / b;
+#endif
+}
+
 //! Rounds to the nearest integer, ties to even. Like every operation here it expects the rounding mode
 //! that threads start in.
 //! @pre |x| < 2^22, or x is not finite

@@ -14,10 +14,46 @@
 
 namespace diffkv {
 
+//! Stores scale and zero of the tokens of a block: lanes that own the same tokens take turns by group.
+//! @tparam Side  says whose: layout, is_key, groups, owner, token, tokens
+template <class Side, int Tokens, int Groups>
+__device__ __forceinline__ void store_block_scales(std::byte* page, int block, int count,
+                                                   affine const (&scales)[Tokens][Groups],
+                                                   int lane) noexcept
+{
+  constexpr page_geometry geometry = Side::layout::geometry;
+  auto const bits_of               = [](affine a) {
+    return static_cast<std::uint32_t>(a.scale) | static_cast<std::uint32_t>(a.zero) << 16;
+  };
+#pragma unroll
+  for (int g = 0; g < Groups; ++g) {
+    if (Side::owner(lane) != g) { continue; }
+    int const first = block * block_tokens + Side::token(lane, 0);
+    std::byte* const at =
+      page + (Side::is_key ? geometry.key_affine(first, g) : geometry.value_affine(first, g));
+    if (count == block_tokens) {  // a lane's tokens lie side by side
+      if constexpr (Tokens == 2) {
+        *reinterpret_cast<uint2*>(at) = make_uint2(bits_of(scales[0][g]), bits_of(scales[1][g]));
+      } else {
+        *reinterpret_cast<uint4*>(at) = make_uint4(bits_of(scales[0][g]), bits_of(scales[1][g]),
+                                                   bits_of(scales[2][g]), bits_of(scales[3][g]));
+      }
+    } else {
+#pragma unroll
+      for (int i = 0; i < Tokens; ++i) {
+        if (Side::token(lane, i) >= count) { continue; }
+        reinterpret_cast<std::uint32_t*>(at)[i] = bits_of(scales[i][g]);
+      }
+    }
+  }
+}
+
 //! One side (K or V) of a block. A token's elements lie in `owners` lanes: of each scale group, padded
 //! to a multiple of 32, owner o has the o-th share. A lane has `tokens` tokens.
 template <class Layout, bool IsKey>
 struct block_image {
+  using layout                 = Layout;
+  static constexpr bool is_key = IsKey;
   static constexpr code_spec spec =
     IsKey ? Layout::geometry.format.key : Layout::geometry.format.value;
   static constexpr int bits           = spec.bits;
@@ -44,9 +80,14 @@ struct block_image {
   std::uint32_t word[words];
   affine scales[tokens][groups];
 
+  __device__ __forceinline__ void put_scale(int i, int group, affine a, int) noexcept
+  {
+    scales[i][group] = a;
+  }
+
   //! Takes in the codes of the i-th token, i = 0, 1, ... in this order. Quantised codes are in the low
   //! `bits` bits, the next bits up to bit 15 are 0; f16 elements fill the low half of a clean word.
-  __device__ __forceinline__ void put(int i, std::uint32_t const (&code)[elements]) noexcept
+  __device__ __forceinline__ void put(int i, std::uint32_t const (&code)[elements], int) noexcept
   {
     if constexpr (bits == 16) {
       put_halves(i, code);
@@ -61,14 +102,22 @@ struct block_image {
   //! @threads one warp
   __device__ __forceinline__ void store(std::byte* page, int block, int count, int lane) noexcept
   {
+    store_codes(page, block, count, lane);
+    if constexpr (bits < 16) { store_block_scales<block_image>(page, block, count, scales, lane); }
+  }
+  //! The codes alone.
+  __device__ __forceinline__ void store_codes(std::byte* page, int block, int count,
+                                              int lane) noexcept
+  {
     std::byte* const codes = page + (IsKey ? Layout::key_codes : Layout::value_codes) +
                              block * block_bytes(spec, head_dim);
-    unsigned present = 0;
+    if (count < block_tokens) {
+      unsigned present = 0;
 #pragma unroll
-    for (int i = 0; i < tokens; ++i) { present |= token(lane, i) < count ? 1u << i : 0u; }
-    if (count < block_tokens) { keep_absent(codes, present, lane); }
+      for (int i = 0; i < tokens; ++i) { present |= token(lane, i) < count ? 1u << i : 0u; }
+      keep_absent(codes, present, lane);
+    }
     store_words(codes, lane);
-    if constexpr (bits < 16) { store_scales(page, block, count, present, lane); }
   }
 
  private:
@@ -175,37 +224,6 @@ struct block_image {
 #pragma unroll
       for (int w = full; w < words; ++w) {
         *reinterpret_cast<std::uint32_t*>(codes + word_offset(words, lane, w)) = word[w];
-      }
-    }
-  }
-
-  [[nodiscard]] static __device__ std::uint32_t bits_of(affine a) noexcept
-  {
-    return static_cast<std::uint32_t>(a.scale) | static_cast<std::uint32_t>(a.zero) << 16;
-  }
-  __device__ __forceinline__ void store_scales(std::byte* page, int block, int count,
-                                               unsigned present, int lane) const noexcept
-  {
-    constexpr page_geometry geometry = Layout::geometry;
-#pragma unroll
-    for (int g = 0; g < groups; ++g) {
-      if (owner(lane) != g) { continue; }
-      int const first = block * block_tokens + token(lane, 0);
-      std::byte* const at =
-        page + (IsKey ? geometry.key_affine(first, g) : geometry.value_affine(first, g));
-      if (count == block_tokens) {  // a lane's tokens lie side by side
-        if constexpr (IsKey) {
-          *reinterpret_cast<uint2*>(at) = make_uint2(bits_of(scales[0][g]), bits_of(scales[1][g]));
-        } else {
-          *reinterpret_cast<uint4*>(at) = make_uint4(bits_of(scales[0][g]), bits_of(scales[1][g]),
-                                                     bits_of(scales[2][g]), bits_of(scales[3][g]));
-        }
-      } else {
-#pragma unroll
-        for (int i = 0; i < tokens; ++i) {
-          if ((present >> i & 1u) == 0) { continue; }
-          reinterpret_cast<std::uint32_t*>(at)[i] = bits_of(scales[i][g]);
-        }
       }
     }
   }

@@ -32,7 +32,7 @@ static_assert(sizeof(affine) == 4);
 [[nodiscard]] DIFFKV_HOST_DEVICE inline affine fit_affine(float min, float max,
                                                           code_spec spec) noexcept
 {
-  using detail::add_rn, detail::sub_rn, detail::mul_rn, detail::div_rn;
+  using detail::add_rn, detail::sub_rn, detail::mul_rn;
   if (spec.clip != 1.0f) {
     float const mid  = mul_rn(0.5f, add_rn(min, max));
     float const half = mul_rn(mul_rn(0.5f, spec.clip), sub_rn(max, min));
@@ -41,7 +41,7 @@ static_assert(sizeof(affine) == 4);
   }
   f16_bits const zero = to_f16(min);
   float const span    = sub_rn(max, to_f32(zero));
-  float const scale   = div_rn(span, static_cast<float>(spec.max_code()));
+  float const scale   = detail::div_by_short(span, static_cast<float>(spec.max_code()));
   // A range that lies below f16(min) as a whole would need a negative scale; it decodes to the
   // zero.
   return {to_f16(scale > f16_max ? f16_max : scale > 0.0f ? scale : 0.0f), zero};

@@ -12,7 +12,21 @@
 //! each: both round to the same float. Powers of two in s only shift exponents.
 #include <diffkv/quant/affine.hpp>
 
+#include <cstring>  // memcpy
+
 namespace diffkv {
+
+namespace detail {
+
+//! Two f16 numbers that lie in one word, without taking the word apart.
+[[nodiscard]] __device__ inline __half2 as_half2(std::uint32_t pair) noexcept
+{
+  __half2 halves;
+  memcpy(&halves, &pair, sizeof halves);
+  return halves;
+}
+
+}  // namespace detail
 
 //! Least and greatest of some numbers; NaN in both where one of them is NaN.
 struct float_range {
@@ -42,12 +56,12 @@ struct half_range {
   template <int Pairs>
   __device__ void include_pairs(std::uint32_t const* pairs) noexcept
   {
-    __half2 low  = as_half2(pairs[0]);
+    __half2 low  = detail::as_half2(pairs[0]);
     __half2 high = low;
 #pragma unroll
     for (int i = 1; i < Pairs; ++i) {
-      low  = __hmin2_nan(low, as_half2(pairs[i]));
-      high = __hmax2_nan(high, as_half2(pairs[i]));
+      low  = __hmin2_nan(low, detail::as_half2(pairs[i]));
+      high = __hmax2_nan(high, detail::as_half2(pairs[i]));
     }
     __half const least    = __hmin_nan(__low2half(low), __high2half(low));
     __half const greatest = __hmax_nan(__low2half(high), __high2half(high));
@@ -67,15 +81,6 @@ struct half_range {
   {
     return -__high2float(min_and_negative_max);
   }
-
- private:
-  [[nodiscard]] static __device__ __half2 as_half2(std::uint32_t pair) noexcept
-  {
-    __half2_raw raw;
-    raw.x = static_cast<unsigned short>(pair);
-    raw.y = static_cast<unsigned short>(pair >> 16);
-    return __half2(raw);
-  }
 };
 
 //! Makes codes of `Bits` bits with one stored scale and zero.
@@ -89,8 +94,9 @@ class group_coder {
   __device__ explicit group_coder(affine const& a) noexcept
     : zero_{to_f32(a.zero)}, scale_{detail::mul_rn(to_f32(a.scale), levels)}
   {
-    float const scale = to_f32(a.scale);
-    inverse_          = scale > 0.0f ? detail::mul_rn(__frcp_rn(scale), 1.0f / levels) : 0.0f;
+    float const scale   = to_f32(a.scale);
+    float const inverse = detail::mul_rn(__frcp_rn(scale), 1.0f / levels);
+    inverse_            = scale > 0.0f ? inverse : 0.0f;
   }
 
   //! The code of `x` in the low `Bits` bits of a word whose next bits up to bit 15 are 0.
