@@ -17,8 +17,8 @@
 
 using namespace diffkv;
 
-TEMPLATE_TEST_CASE("calibrate_key_offsets: device and host find the same means", "[compaction]",
-                   float, __half, __nv_bfloat16)
+TEMPLATE_TEST_CASE("calibrate_key_offsets: device and host find the same means",
+                   "[compaction][small]", float, __half, __nv_bfloat16)
 {
   constexpr std::uint32_t num_layers = 3;
   constexpr std::uint32_t num_heads  = 2;

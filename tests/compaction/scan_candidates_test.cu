@@ -105,6 +105,11 @@ void same_candidates(std::int32_t score_every, std::uint64_t seed)
 
 }  // namespace
 
+TEST_CASE("scan_candidates: one scan, small enough for compute-sanitizer", "[compaction][small]")
+{
+  same_candidates<static_config<paper_policy, k8v4, k4v2, 128>>(2, 1);
+}
+
 TEMPLATE_TEST_CASE("scan_candidates: device and host name the same tokens", "[compaction]",
                    paper_policy, artifact_policy, relative_policy, static_policy, any_policy)
 {

@@ -5,9 +5,9 @@
 //! @file
 //! The key offsets of a model on the device: the mean over the keys of a prompt, per layer and head.
 //! Read before this: compaction/calibration.hpp, compaction/scan_candidates.cuh.
-#include <diffkv/attention/decode_params.hpp>  // vectors
 #include <diffkv/compaction/calibration.hpp>
 #include <diffkv/core/launch.cuh>
+#include <diffkv/core/vectors.hpp>
 #include <diffkv/quant/vector_codec.hpp>  // max_head_dim
 
 #include <limits>

@@ -6,9 +6,9 @@
 //! The tokens that may leave, from the scores as they are: after a prompt, and before each step where
 //! score_every = 0.
 //! Read before this: compaction/prompt.cuh.  Read next: compaction/calibrate.cuh.
-#include <diffkv/attention/score_update.hpp>  // may_leave
 #include <diffkv/core/launch.cuh>
 #include <diffkv/table/row_place.hpp>
+#include <diffkv/table/row_state.hpp>  // may_leave
 #include <diffkv/table/row_view.hpp>
 #include <diffkv/table/static_config.hpp>
 

@@ -4,7 +4,7 @@
 
 //! @file
 //! The plan of one row in 16 bytes: what the first launch of a step hands to the second.
-//! Read before this: compaction/step_plan.hpp.  Read next: attention/softmax_state.hpp.
+//! Read before this: compaction/step_plan.hpp.  Read next: compaction/calibration.hpp.
 #include <diffkv/compaction/step_plan.hpp>
 
 namespace diffkv {
