@@ -44,7 +44,10 @@ double run_report::nominal_bytes_ratio() const
   return ratio(usage.nominal_bytes, static_cast<double>(usage.bytes_16bit));
 }
 
-double run_report::tokens_per_second() const { return ratio(new_tokens, generate_seconds); }
+double run_report::tokens_per_second() const
+{
+  return ratio(usage.num_tokens - prompt_tokens, generate_seconds);
+}
 
 std::string as_text(run_report const& r)
 {

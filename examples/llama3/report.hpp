@@ -30,6 +30,7 @@ struct run_report {
   [[nodiscard]] double kv_bytes_ratio() const;
   //! Code bits of the stored tokens over the same.
   [[nodiscard]] double nominal_bytes_ratio() const;
+  //! Tokens that went through the cache one by one. The first new one came with the prompt.
   [[nodiscard]] double tokens_per_second() const;
 };
 
