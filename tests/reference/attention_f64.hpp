@@ -4,7 +4,7 @@
 
 //! @file
 //! Attention as its formula says, in f64, token by token.
-#include <diffkv/attention/decode_params.hpp>  // attention_options
+#include <diffkv/attention/attention_options.hpp>  // attention_options
 
 #include <cmath>
 #include <limits>

@@ -5,7 +5,7 @@
 //! @file
 //! A sequence's life as lists of tokens: prompt, step, scores. Written for comparison with the twins,
 //! slot by slot; shares with them the codec and the conditioning of single vectors, nothing else.
-#include <diffkv/attention/decode_params.hpp>  // attention_options
+#include <diffkv/attention/attention_options.hpp>  // attention_options
 #include <diffkv/page/tier_pages.hpp>
 #include <diffkv/quant/conditioning.hpp>
 #include <diffkv/quant/vector_codec.hpp>

@@ -4,7 +4,7 @@
 
 //! @file
 //! Scores without stored logits: which earlier queries a decode launch adds, and how it rounds them.
-//! Read before this: attention/softmax_state.hpp.  Read next: attention/decode_params.hpp.
+//! Read before this: attention/softmax_state.hpp.  Read next: attention/attention_options.hpp.
 //!
 //! The launch for position t recomputes the probabilities of queries t - k .. t - 1 from the key codes
 //! that it reads anyway; a (sequence, layer) catches up when (t + layer) mod k = 0.

@@ -76,8 +76,9 @@ struct batch_claim {
                                                  refusals_ref refusals)
 {
   std::uint64_t const total = std::accumulate(demand.begin(), demand.end(), std::uint64_t{0});
+  std::uint64_t const most  = total < ring.num_free() ? total : ring.num_free();
   batch_claim got{std::vector<std::uint64_t>(demand.size()),
-                  std::vector<page_id>(static_cast<std::size_t>(total)),
+                  std::vector<page_id>(static_cast<std::size_t>(most)),
                   std::vector<std::uint8_t>(num_sequences)};
   claim(ring, {demand.data(),
                num_sequences,

@@ -7,6 +7,7 @@
 //! kept, in the values that their codes stand for.
 //! Read before this: host/scores.hpp.  Read next: host/prefill_attention.hpp.
 #include <diffkv/attention/softmax_state.hpp>
+#include <diffkv/core/vectors.hpp>
 #include <diffkv/host/scores.hpp>
 
 #include <vector>
@@ -126,10 +127,10 @@ template <class T>
 //! Part `part` of `splits` of a row; the parts together are its stored tokens.
 [[nodiscard]] inline row_result attend_split(context const& ctx, row_view const& row,
                                              row_queries const& queries,
-                                             attention_options const& options, std::uint64_t part)
+                                             attention_options const& options, std::uint64_t part,
+                                             std::uint64_t splits)
 {
   std::uint64_t const tokens = row.state().tokens.sum();
-  auto const splits          = static_cast<std::uint64_t>(options.splits);
   return attend_part(ctx, row, queries, options, static_cast<std::uint32_t>(tokens * part / splits),
                      static_cast<std::uint32_t>(tokens * (part + 1) / splits));
 }
@@ -175,11 +176,17 @@ void decode_attention(context const& ctx, std::uint32_t const* slots, std::uint3
   bool const keep_scores = record && shape.score_every > 0;
 
   std::size_t const num_rows = std::size_t{count} * shape.num_heads;
-  auto const splits          = static_cast<std::size_t>(options.splits);
   auto const row_at          = [&](std::size_t index) {
     return ctx.row(shape.row(slots[index / shape.num_heads], layer,
                                       static_cast<std::uint32_t>(index % shape.num_heads)));
   };
+  std::size_t longest = 1;
+  for (std::size_t index = 0; index < num_rows; ++index) {
+    longest = diffkv::detail::max_of<std::size_t>(longest, row_at(index).state().tokens.sum());
+  }
+  // More parts than tokens would be empty ones.
+  std::size_t const splits =
+    diffkv::detail::min_of(static_cast<std::size_t>(options.splits), longest);
   std::vector<row_queries> queries_of(num_rows);
   std::vector<row_result> parts(num_rows * splits);
   for (std::size_t index = 0; index < num_rows; ++index) {  // less work than handing it out
@@ -188,7 +195,8 @@ void decode_attention(context const& ctx, std::uint32_t const* slots, std::uint3
         ctx, s, slots[s], layer, static_cast<std::uint32_t>(index % shape.num_heads), options, query);
   }
   executor(num_rows * splits, [&](std::size_t i) {
-    parts[i] = attend_split(ctx, row_at(i / splits), queries_of[i / splits], options, i % splits);
+    parts[i] =
+      attend_split(ctx, row_at(i / splits), queries_of[i / splits], options, i % splits, splits);
   });
   auto const finish = [&](std::size_t index) {
     auto const s               = static_cast<std::uint32_t>(index / shape.num_heads);

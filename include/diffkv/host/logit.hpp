@@ -5,7 +5,7 @@
 //! @file
 //! From a product q'.k' to a logit: scale, and the soft-cap over the offset that centring took away.
 //! Read before this: host/dot.hpp.  Read next: host/scores.hpp.
-#include <diffkv/attention/decode_params.hpp>  // attention_options
+#include <diffkv/attention/attention_options.hpp>  // attention_options
 
 #include <cmath>  // tanh
 

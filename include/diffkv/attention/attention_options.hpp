@@ -3,10 +3,11 @@
 #pragma once
 
 //! @file
-//! Arguments of decode attention and of prompt attention.
+//! How attention is computed: the options of decode and prompt attention.
 //! Read before this: attention/score_update.hpp.  Read next: host/page_codec.hpp.
-#include <diffkv/attention/score_update.hpp>  // lag_rounding
-#include <diffkv/core/vectors.hpp>            // the arrays themselves
+#include <diffkv/attention/score_update.hpp>  // what exact_lagged_queries overrides
+
+#include <cstdint>
 
 namespace diffkv {
 
