@@ -212,6 +212,37 @@ TEST_CASE("kv_cache: thresholds per layer and head are those of the rows", "[cac
   CHECK(tokens(1, 1) == diffkv::tier_counts{70, 0});
 }
 
+TEST_CASE("kv_cache: thresholds of one request are not those of another", "[cache]")
+{
+  cache_options options   = diffkv::test::small_options();
+  options.row_limits      = {{0.0f, 0.0f}, {0.0f, 0.0f}, {0.0f, 0.0f}, {0.0f, 0.0f}};
+  options.limits_per_slot = true;
+  paper_cache cache{options};
+  cache.set_limits(1, {1e6f, 0.0f});
+  cache.set_limits(1, 1, 0, {1e6f, 1e6f});
+  REQUIRE(diffkv::test::run(cache, {0, 50, 20}).new_tokens == 20);
+  REQUIRE(diffkv::test::run(cache, {1, 50, 20}).new_tokens == 20);
+  auto const tokens = [&](std::uint32_t slot, std::uint32_t layer, std::uint32_t head) {
+    return cache.context().cache.state.rows[cache.shape().row(slot, layer, head)].tokens;
+  };
+  for (std::uint32_t layer : {0u, 1u}) {
+    for (std::uint32_t head : {0u, 1u}) {
+      CAPTURE(layer, head);
+      CHECK(tokens(0, layer, head) == diffkv::tier_counts{70, 0});
+      bool const prunes = layer == 1 && head == 0;
+      CHECK(tokens(1, layer, head) == diffkv::tier_counts{8, prunes ? 0u : 62u});
+    }
+  }
+  using diffkv::invalid_argument;
+  CHECK_THROWS_AS(cache.set_limits(2, {1.0f, 0.0f}), invalid_argument);
+  CHECK_THROWS_AS(cache.set_limits(0, 2, 0, {1.0f, 0.0f}), invalid_argument);
+  CHECK_THROWS_AS(cache.set_limits(0, 0, 2, {1.0f, 0.0f}), invalid_argument);
+  CHECK_THROWS_AS(cache.set_limits(0, {0.0f, 1.0f}), invalid_argument);
+  options.limits_per_slot = false;
+  paper_cache shared{options};
+  CHECK_THROWS_WITH(shared.set_limits(0, {1.0f, 0.0f}), diffkv::test::contains("limits_per_slot"));
+}
+
 TEST_CASE("kv_cache: wrong calls are refused by name and change nothing", "[cache]")
 {
   cache_options options    = diffkv::test::small_options();

@@ -27,6 +27,7 @@ struct cache_options {
   bool default_clips       = true;  //!< clip per codec from default_clip; false: as in the formats
   thresholds limits{};              //!< for every row, unless row_limits is given
   std::vector<thresholds> row_limits{};  //!< [num_layers, num_heads], shared by all slots, or empty
+  bool limits_per_slot = false;          //!< requests may differ: kv_cache::set_limits
   std::vector<float> key_offsets{};  //!< [num_layers, num_heads, head_dim] if centred, else empty
   bool checked_ring = DIFFKV_CHECKED != 0;
 };

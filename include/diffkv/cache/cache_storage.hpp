@@ -25,7 +25,8 @@ class cache_storage {
     : shape_{options.shape},
       tiers_{tiers_of(options)},
       conditioned_{options.conditioned},
-      row_limits_{!options.row_limits.empty()},
+      row_limits_{options.limits_per_slot || !options.row_limits.empty()},
+      limits_per_slot_{options.limits_per_slot},
       row_entries_{tiers_.most_pages(static_cast<std::uint32_t>(options.shape.max_tokens))},
       window_tokens_{detail::min_of(shape_.window, shape_.max_tokens)},
       pool_(options.num_pages, options.page_bytes, resource),
@@ -38,7 +39,7 @@ class cache_storage {
       queries_(ring_vectors() * static_cast<std::size_t>(shape_.head_dim), resource),
       query_lse_(ring_vectors(), resource),
       offset_logits_(ring_vectors(), resource),
-      limits_(options.row_limits.empty() ? 1 : options.row_limits.size(), resource),
+      limits_(num_limits(), resource),
       key_offsets_(options.key_offsets.size(), resource)
   {
     if constexpr (MemoryResource::is_host_accessible) { initialise(options); }
@@ -60,11 +61,16 @@ class cache_storage {
     if (row_limits_) {
       r.limits.layer_stride = static_cast<std::ptrdiff_t>(shape_.num_heads);
       r.limits.head_stride  = 1;
+      r.limits.slot_stride =
+        limits_per_slot_ ? static_cast<std::ptrdiff_t>(shape_.rows_per_slot()) : 0;
     }
     r.conditioned = conditioned_;
     r.key_offsets = key_offsets_.data();
     return r;
   }
+
+  //! Thresholds of one row, on the host.  @pre made with limits_per_slot
+  [[nodiscard]] thresholds& limits_of(std::size_t row) noexcept { return limits_[row]; }
 
   //! Calls f(array of this, array of other) for all but the pages and the ring.
   template <class Other, class F>
@@ -91,12 +97,17 @@ class cache_storage {
     return std::size_t{shape_.num_slots} * shape_.num_layers * shape_.ring_queries() *
            shape_.num_q_heads();
   }
+  [[nodiscard]] std::size_t num_limits() const noexcept
+  {
+    if (limits_per_slot_) { return shape_.num_rows(); }
+    return row_limits_ ? shape_.rows_per_slot() : 1;
+  }
   void initialise(cache_options const& options)
   {
     for (std::size_t i = 0; i < entries_.size(); ++i) { entries_[i] = no_page; }
-    limits_[0] = options.limits;
-    for (std::size_t i = 0; i < options.row_limits.size(); ++i) {
-      limits_[i] = options.row_limits[i];
+    for (std::size_t i = 0; i < limits_.size(); ++i) {
+      bool const shared = options.row_limits.empty();
+      limits_[i]        = shared ? options.limits : options.row_limits[i % shape_.rows_per_slot()];
     }
     for (std::size_t i = 0; i < key_offsets_.size(); ++i) {
       key_offsets_[i] = options.key_offsets[i];
@@ -107,6 +118,7 @@ class cache_storage {
   tier_pages tiers_;
   conditioning conditioned_;
   bool row_limits_;
+  bool limits_per_slot_;
   std::uint32_t row_entries_;
   std::int32_t window_tokens_;  // places for a window; the longest sequence needs no more
   page_pool<MemoryResource> pool_;

@@ -63,6 +63,30 @@ class kv_cache {
     return admit(&one, 1) == 0;
   }
 
+  //! Thresholds of one head of one request, from now on.
+  //! @throws invalid_argument for a slot, layer or head out of range, thresholds that are not legal, or
+  //!         a cache made without limits_per_slot, before anything is changed
+  void set_limits(std::uint32_t slot, std::uint32_t layer, std::uint32_t head, thresholds limits)
+  {
+    host::detail::expect_slot(shape(), slot);
+    host::detail::expect_layer(shape(), layer);
+    DIFFKV_EXPECTS(head < shape().num_heads, "head: " + std::to_string(head) + " is not below " +
+                                               std::to_string(shape().num_heads));
+    DIFFKV_EXPECTS(options_.limits_per_slot,
+                   "limits_per_slot: must be true for requests to have limits of their own");
+    validate(limits);
+    storage_.limits_of(shape().row(slot, layer, head)) = limits;
+  }
+  //! The same for all layers and heads of a request.
+  void set_limits(std::uint32_t slot, thresholds limits)
+  {
+    for (std::uint32_t layer = 0; layer < shape().num_layers; ++layer) {
+      for (std::uint32_t head = 0; head < shape().num_heads; ++head) {
+        set_limits(slot, layer, head, limits);
+      }
+    }
+  }
+
   //! Number of the prompt's last queries that its importances must count.
   [[nodiscard]] std::int32_t prompt_queries(std::int32_t num_tokens) const noexcept
   {
