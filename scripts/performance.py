@@ -116,21 +116,33 @@ COLUMNS = {
 }
 
 
+def cells_of(row):
+    """{column title: text} of one benchmark. Figures that share all but the last part of their name
+    get a column each; any other figure is given with its name."""
+    cells = {title: text(row[key]) for key, (title, text) in COLUMNS.items() if key in row}
+    figures = {key[len("figure:"):]: value for key, value in row.items() if key.startswith("figure:")}
+    families = {name.rpartition(".")[0] for name in figures}
+    for key in sorted(row):
+        if not key.startswith("figure:") and key not in COLUMNS and key != "cpu_time_s":
+            cells[key] = f"{row[key]:.4g}"
+    if len(figures) > 1 and len(families) == 1:
+        cells.update({name.rpartition(".")[2]: f"{value:.4g}" for name, value in figures.items()})
+    elif figures:
+        cells["figures"] = "; ".join(f"{name} {value:.4g}" for name, value in figures.items())
+    return cells
+
+
 def table(document):
-    rows = measurements(document)
-    counters = [key for key in COLUMNS if any(key in row for row in rows.values())]
-    counters += sorted({key for row in rows.values() for key in row} - {*counters, "cpu_time_s"})
-    titles = [COLUMNS[key][0] if key in COLUMNS else key.replace("figure:", "") for key in counters]
-    lines = ["| benchmark | " + " | ".join(titles) + " |",
-             "| --- |" + " ---: |" * len(counters)]
-    for name, row in rows.items():
-        cells = [
-            "" if key not in row
-            else COLUMNS[key][1](row[key]) if key in COLUMNS else f"{row[key]:.4g}"
-            for key in counters
-        ]
-        lines.append(f"| `{name}` | " + " | ".join(cells) + " |")
-    return "\n".join(lines)
+    """One table for each run of benchmarks that have the same columns."""
+    parts, titles = [], None
+    for name, row in measurements(document).items():
+        cells = cells_of(row)
+        if list(cells) != titles:
+            titles = list(cells)
+            parts.append(["| benchmark | " + " | ".join(titles) + " |",
+                          "| --- |" + " ---: |" * len(titles)])
+        parts[-1].append(f"| `{name}` | " + " | ".join(cells.values()) + " |")
+    return "\n\n".join("\n".join(lines) for lines in parts)
 
 
 def tables(documents):

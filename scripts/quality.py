@@ -105,6 +105,7 @@ def main():
         if not path.exists():
             sys.exit(f"{path} does not exist; scripts/demo.sh makes program and model")
 
+    commit = git("rev-parse", "--short=12", "HEAD")
     entries = []
     for name in options.only or ROWS:
         means, seconds = run_row(options.program, options.model, options.text, ROWS[name])
@@ -117,7 +118,7 @@ def main():
     if options.only:
         return
     target = ROOT / "docs/performance/quality.json"
-    document = {"context": {"device": processor(), "commit": git("rev-parse", "--short=12", "HEAD"),
+    document = {"context": {"device": processor(), "commit": commit,
                             "command": f"scripts/quality.py --text {options.text.name}",
                             "model": options.model.name},
                 "benchmarks": entries}
