@@ -72,8 +72,8 @@ with tempfile.TemporaryDirectory() as docs:
     text = page.read_text()
     assert text.startswith("before\n") and text.endswith("\nafter\n") and "old" not in text, text
     assert "a processor, commit `0123456789ab`" in text and "`diffkv_bench`" in text, text
-    assert "| `encode<k8>/head_dim:64` | 80.0 us | 2.00 GB/s |  |" in text, text
-    assert "| `ring/pages:7` | 2.50 us |  | 0.75 |" in text, text
+    assert "| `encode<k8>/head_dim:64` | 80.0 us | 2.00 GB/s |" in text, text
+    assert "| `ring/pages:7` | 2.50 us | ring_share 0.75 |" in text, text
     figures = json.loads((folder / "figures.json").read_text())
     assert figures == EXPECTED, figures
     plot = (folder / "host.svg").read_text()
