@@ -10,6 +10,7 @@
 #include <diffkv/core/vectors.hpp>
 #include <diffkv/host/scores.hpp>
 
+#include <optional>
 #include <vector>
 
 namespace diffkv::host {
@@ -47,7 +48,7 @@ struct tile {
 [[nodiscard]] inline row_result attend_part(context const& ctx, row_view const& row,
                                             row_queries const& queries,
                                             attention_options const& options, std::uint32_t first,
-                                            std::uint32_t last)
+                                            std::uint32_t last, row_scorer const* scorer = nullptr)
 {
   constexpr std::uint32_t tile_tokens = 32;
   cache_shape const& shape            = ctx.cache.shape;
@@ -63,6 +64,7 @@ struct tile {
     auto const count        = static_cast<int>(part.count);
     begin += part.count;
     codec.read_keys(part.page.bytes, part.token, count, x.data());
+    if (scorer != nullptr) { scorer->add(t, part, x.data()); }
     for (std::uint32_t i = 0; i < part.count; ++i) {
       bool const seen = in_sliding_window(part.page.position(part.token + static_cast<int>(i)),
                                           queries.position, options);
@@ -81,13 +83,13 @@ struct tile {
       for (std::size_t d = 0; d < dim; ++d) { result.out[g * dim + d] *= factor; }
     }
     codec.read_values(part.page.bytes, part.token, count, x.data());
-    for (std::uint32_t i = 0; i < part.count; ++i) {
-      for (std::uint32_t g = 0; g < shape.group_size; ++g) {
-        float const logit = logits[g * tile_tokens + i];
-        if (logit == minus_infinity) { continue; }  // outside the window: its value may be anything
-        add_scaled(result.out.data() + g * dim, softmax[g].add(logit), x.data() + i * dim,
-                   shape.head_dim);
+    for (std::uint32_t g = 0; g < shape.group_size; ++g) {
+      float* const weights = logits.data() + g * tile_tokens;  // in place of the logits
+      for (std::uint32_t i = 0; i < part.count; ++i) {
+        // Outside the window: its value may be anything.
+        weights[i] = weights[i] == minus_infinity ? left_out : softmax[g].add(weights[i]);
       }
+      add_weighted(result.out.data() + g * dim, weights, x.data(), count, shape.head_dim);
     }
   }
   for (std::uint32_t g = 0; g < shape.group_size; ++g) {
@@ -128,11 +130,12 @@ template <class T>
 [[nodiscard]] inline row_result attend_split(context const& ctx, row_view const& row,
                                              row_queries const& queries,
                                              attention_options const& options, std::uint64_t part,
-                                             std::uint64_t splits)
+                                             std::uint64_t splits,
+                                             row_scorer const* scorer = nullptr)
 {
   std::uint64_t const tokens = row.state().tokens.sum();
   return attend_part(ctx, row, queries, options, static_cast<std::uint32_t>(tokens * part / splits),
-                     static_cast<std::uint32_t>(tokens * (part + 1) / splits));
+                     static_cast<std::uint32_t>(tokens * (part + 1) / splits), scorer);
 }
 
 //! The whole row from its parts.
@@ -187,16 +190,27 @@ void decode_attention(context const& ctx, std::uint32_t const* slots, std::uint3
   // More parts than tokens would be empty ones.
   std::size_t const splits =
     diffkv::detail::min_of(static_cast<std::size_t>(options.splits), longest);
+  auto const due_in = [&](std::size_t s) {
+    layer_state const& state = cache.layer(slots[s], layer);
+    if (!keep_scores || state.num_tokens == 0) { return due_queries{}; }
+    return queries_due(state.num_tokens - 1, layer, shape.score_every, state.queries);
+  };
   std::vector<row_queries> queries_of(num_rows);
+  std::vector<std::optional<row_scorer>> scorers(num_rows);
   std::vector<row_result> parts(num_rows * splits);
   for (std::size_t index = 0; index < num_rows; ++index) {  // less work than handing it out
-    std::size_t const s = index / shape.num_heads;
-    queries_of[index]   = condition_queries(
-        ctx, s, slots[s], layer, static_cast<std::uint32_t>(index % shape.num_heads), options, query);
+    std::size_t const s   = index / shape.num_heads;
+    auto const head       = static_cast<std::uint32_t>(index % shape.num_heads);
+    due_queries const due = due_in(s);
+    queries_of[index]     = condition_queries(ctx, s, slots[s], layer, head, options, query);
+    if (due.first < due.last) {
+      scorers[index].emplace(cache, shape.layer_of(slots[s], layer), head, due, options);
+    }
   }
   executor(num_rows * splits, [&](std::size_t i) {
-    parts[i] =
-      attend_split(ctx, row_at(i / splits), queries_of[i / splits], options, i % splits, splits);
+    std::size_t const index = i / splits;
+    parts[i] = attend_split(ctx, row_at(index), queries_of[index], options, i % splits, splits,
+                            scorers[index] ? &*scorers[index] : nullptr);
   });
   auto const finish = [&](std::size_t index) {
     auto const s               = static_cast<std::uint32_t>(index / shape.num_heads);
@@ -224,33 +238,25 @@ void decode_attention(context const& ctx, std::uint32_t const* slots, std::uint3
       for (std::size_t d = 0; d < dim; ++d) { from_f32(o[d], to[d]); }
     }
 
-    due_queries const due = queries_due(queries.position, layer, shape.score_every, state.queries);
-    if (!keep_scores || !due.catches_up || state.num_tokens == 0) { return; }
-    add_scores(ctx, row, slots[s], layer, head, due, options);
+    due_queries const due = due_in(s);
+    if (!due.catches_up) { return; }
     query_span after = state.queries;
     after.last_query = diffkv::detail::max_of(after.last_query, due.last);
     refresh_candidates(ctx, row, policy, after, state.num_tokens);
   };
   bool catches_up = false;
-  for (std::uint32_t s = 0; keep_scores && s < count; ++s) {
-    layer_state const& state = cache.layer(slots[s], layer);
-    catches_up =
-      catches_up ||
-      queries_due(state.num_tokens - 1, layer, shape.score_every, state.queries).catches_up;
-  }
+  for (std::uint32_t s = 0; s < count; ++s) { catches_up = catches_up || due_in(s).catches_up; }
   if (catches_up) {
     executor(num_rows, finish);
   } else {
     for (std::size_t index = 0; index < num_rows; ++index) { finish(index); }
   }
 
-  for (std::uint32_t s = 0; keep_scores && s < count; ++s) {
-    layer_state& state = cache.layer(slots[s], layer);
-    due_queries const due =
-      queries_due(state.num_tokens - 1, layer, shape.score_every, state.queries);
-    if (due.catches_up && state.num_tokens > 0) {
-      state.queries.last_query = diffkv::detail::max_of(state.queries.last_query, due.last);
-    }
+  for (std::uint32_t s = 0; s < count; ++s) {
+    due_queries const due = due_in(s);
+    if (!due.catches_up) { continue; }
+    std::int32_t& last_query = cache.layer(slots[s], layer).queries.last_query;
+    last_query               = diffkv::detail::max_of(last_query, due.last);
   }
 }
 

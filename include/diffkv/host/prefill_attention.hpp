@@ -56,8 +56,10 @@ void prefill_q_head(prompt_shape const& shape, attention_options const& options,
     for (std::int32_t i = first; i <= j; ++i) {
       auto const at = static_cast<std::size_t>(i);
       weights[at]   = softmax.add(weights[at]);
-      add_scaled(o.data(), weights[at], values.data() + at * dim, shape.head_dim);
     }
+    auto const begin = static_cast<std::size_t>(first);
+    add_weighted(o.data(), weights.data() + begin, values.data() + begin * dim, j - first + 1,
+                 shape.head_dim);
     Out* const to = out.at(j, q_head);
     for (std::size_t d = 0; d < dim; ++d) { from_f32(o[d] / softmax.sum, to[d]); }
     if (lse != nullptr) { lse[j] = softmax.log_sum_exp(); }

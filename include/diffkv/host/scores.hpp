@@ -3,7 +3,7 @@
 #pragma once
 
 //! @file
-//! Scores from earlier queries, and the tokens that may leave: the second half of a decode launch.
+//! Scores from earlier queries, and the tokens that may leave: the score path of a decode launch.
 //! Read before this: host/logit.hpp.  Read next: host/decode_attention.hpp.
 #include <diffkv/attention/score_update.hpp>
 #include <diffkv/host/context.hpp>
@@ -90,56 +90,70 @@ struct lagged_query {
   return lagged;
 }
 
-//! Adds the probabilities of the due queries to the scores of one row: each query adds the maximum
-//! over the q_heads of the group, only to tokens older than itself. Probabilities that are not finite
-//! are skipped.
-inline void add_scores(context const& ctx, row_view const& row, std::uint32_t slot,
-                       std::uint32_t layer, std::uint32_t head, due_queries const& due,
-                       attention_options const& options)
-{
-  cache_ref const& cache              = ctx.cache;
-  cache_shape const& shape            = cache.shape;
-  constexpr std::uint32_t tile_tokens = 32;
-  auto const dim                      = static_cast<std::size_t>(shape.head_dim);
-  std::vector<float> keys(tile_tokens * dim);
-  for (tier t : {tier::high, tier::low}) {
-    if (row.state().tokens.of(t) == 0) { continue; }
-    lag_rounding const rounding = options.exact_lagged_queries
-                                    ? lag_rounding::none
-                                    : default_lag_rounding(cache.tiers.of(t).format.key);
-    std::vector<lagged_query> lagged;  // [due, group_size]
-    for (std::int32_t j = due.first; j < due.last; ++j) {
-      for (std::uint32_t g = 0; g < shape.group_size; ++g) {
-        lagged.push_back(make_lagged_query(cache, shape.layer_of(slot, layer), j,
-                                           head * shape.group_size + g, rounding, options));
+//! The score path of one row: adds the probabilities of the due queries while attention has the keys at
+//! hand. Each query adds the maximum over the q_heads of the group, only to tokens older than itself.
+//! Probabilities that are not finite are skipped.
+class row_scorer {
+ public:
+  row_scorer(cache_ref const& cache, std::size_t layer_index, std::uint32_t head,
+             due_queries const& due, attention_options const& options)
+    : shape_{cache.shape},
+      due_{due},
+      options_{options},
+      high_{queries_for(cache, layer_index, head, cache.tiers.high.format.key)},
+      low_{queries_for(cache, layer_index, head, cache.tiers.low.format.key)}
+  {}
+
+  //! Scores the tokens of a run.  @param keys  [run.count, head_dim] their decoded keys
+  void add(tier t, page_run const& run, float const* keys) const noexcept
+  {
+    for (std::uint32_t i = 0; i < run.count; ++i) {
+      int const token             = run.token + static_cast<int>(i);
+      std::int32_t const position = run.page.position(token);
+      float score                 = run.page.score(token);
+      lagged_query const* q       = (t == tier::high ? high_ : low_).data();
+      for (std::int32_t j = due_.first; j < due_.last; ++j, q += shape_.group_size) {
+        if (position >= j || !in_sliding_window(position, j, options_)) { continue; }
+        score += largest_probability(q, keys + static_cast<std::ptrdiff_t>(i) * shape_.head_dim);
       }
-    }
-    std::uint32_t const num_tokens = row.state().tokens.of(t);
-    for (slot_index begin = 0; begin < num_tokens;) {
-      std::uint32_t const left = num_tokens - begin;
-      page_run const run       = row.run(t, begin, left < tile_tokens ? left : tile_tokens);
-      begin += run.count;
-      ctx.codec(t).read_keys(run.page.bytes, run.token, static_cast<int>(run.count), keys.data());
-      for (std::uint32_t i = 0; i < run.count; ++i) {
-        int const token             = run.token + static_cast<int>(i);
-        float const* const key      = keys.data() + i * dim;
-        std::int32_t const position = run.page.position(token);
-        float score                 = run.page.score(token);
-        lagged_query const* q       = lagged.data();
-        for (std::int32_t j = due.first; j < due.last; ++j, q += shape.group_size) {
-          if (position >= j || !in_sliding_window(position, j, options)) { continue; }
-          float largest = 0.0f;
-          for (std::uint32_t g = 0; g < shape.group_size; ++g) {
-            float const product = q[g].factor * dot(q[g].codes.data(), key, shape.head_dim);
-            float const p       = std::exp(logit_of(product, q[g].offset, options) - q[g].lse);
-            largest             = diffkv::detail::is_finite(p) && p > largest ? p : largest;
-          }
-          score += largest;
-        }
-        run.page.set_score(token, score);
-      }
+      run.page.set_score(token, score);
     }
   }
-}
+
+ private:
+  //! [due, group_size]
+  [[nodiscard]] std::vector<lagged_query> queries_for(cache_ref const& cache,
+                                                      std::size_t layer_index, std::uint32_t head,
+                                                      code_spec key) const
+  {
+    lag_rounding const rounding =
+      options_.exact_lagged_queries ? lag_rounding::none : default_lag_rounding(key);
+    std::vector<lagged_query> lagged;
+    for (std::int32_t j = due_.first; j < due_.last; ++j) {
+      for (std::uint32_t g = 0; g < shape_.group_size; ++g) {
+        lagged.push_back(make_lagged_query(cache, layer_index, j, head * shape_.group_size + g,
+                                           rounding, options_));
+      }
+    }
+    return lagged;
+  }
+  //! Over the q_heads of one query.
+  [[nodiscard]] float largest_probability(lagged_query const* q, float const* key) const noexcept
+  {
+    float largest = 0.0f;
+    for (std::uint32_t g = 0; g < shape_.group_size; ++g) {
+      float const product = q[g].factor * dot(q[g].codes.data(), key, shape_.head_dim);
+      float const p       = std::exp(logit_of(product, q[g].offset, options_) - q[g].lse);
+      largest             = diffkv::detail::is_finite(p) && p > largest ? p : largest;
+    }
+    return largest;
+  }
+
+  cache_shape shape_;
+  due_queries due_;
+  attention_options options_;
+  std::vector<lagged_query> high_;
+  std::vector<lagged_query> low_;
+};
 
 }  // namespace diffkv::host
