@@ -115,10 +115,10 @@ void plain_attention(benchmark::State& state)
       }
       for (std::size_t d = 0; d < dim; ++d) { o[d] = 0.0f; }
       for (std::size_t i = 0; i < n; ++i) {
-        float const weight = std::exp(weights[i] - max);
-        sum += weight;
-        host::add_scaled(o, weight, value + i * dim, shape.head_dim);
+        weights[i] = std::exp(weights[i] - max);
+        sum += weights[i];
       }
+      host::add_weighted(o, weights.data(), value, static_cast<int>(n), shape.head_dim);
       for (std::size_t d = 0; d < dim; ++d) { o[d] /= sum; }
     }
     benchmark::DoNotOptimize(out.data());

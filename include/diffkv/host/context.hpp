@@ -42,6 +42,15 @@ inline void expect_slot(cache_shape const& shape, std::uint32_t slot)
   DIFFKV_EXPECTS(slot < shape.num_slots, "slot: " + std::to_string(slot) + " is not below " +
                                            std::to_string(shape.num_slots));
 }
+//! @param slot_at  slot_at(i) is the i-th slot of a batch; those before `index` are known to be different
+template <class SlotAt>
+void expect_not_named_before(SlotAt const& slot_at, std::uint32_t index)
+{
+  for (std::uint32_t other = 0; other < index; ++other) {
+    DIFFKV_EXPECTS(slot_at(other) != slot_at(index),
+                   "slot: " + std::to_string(slot_at(index)) + " is named twice");
+  }
+}
 inline void expect_layer(cache_shape const& shape, std::uint32_t layer)
 {
   DIFFKV_EXPECTS(layer < shape.num_layers, "layer: " + std::to_string(layer) + " is not below " +

@@ -28,12 +28,6 @@ namespace diffkv::host {
   return (four[0] + four[2]) + (four[1] + four[3]);
 }
 
-//! y += w * x.
-inline void add_scaled(float* y, float w, float const* x, int n) noexcept
-{
-  for (int d = 0; d < n; ++d) { y[d] += w * x[d]; }
-}
-
 //! No weight of a softmax is negative: this one leaves its vector out, whatever that holds.
 inline constexpr float left_out = -1.0f;
 
@@ -54,8 +48,7 @@ void add_weighted_lanes(float* y, float const* weights, float const* x, int coun
 }
 }  // namespace detail
 
-//! y += weights[0] * x[0] + ... + weights[count - 1] * x[count - 1], in this order per element, as
-//! add_scaled would vector by vector.
+//! y += weights[0] * x[0] + ... + weights[count - 1] * x[count - 1], in this order per element.
 //! @param weights  [count], `left_out` for vectors that are not to be read
 //! @param x        [count, n]
 inline void add_weighted(float* y, float const* weights, float const* x, int count, int n) noexcept

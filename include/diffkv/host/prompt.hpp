@@ -71,10 +71,7 @@ std::uint32_t admit(context const& ctx, admission const* batch, std::uint32_t co
   std::vector<std::uint32_t> demand(std::size_t{count} * rows);
   for (std::uint32_t s = 0; s < count; ++s) {
     detail::expect_free_slot(cache, batch[s]);
-    for (std::uint32_t other = 0; other < s; ++other) {
-      DIFFKV_EXPECTS(batch[other].slot != batch[s].slot,
-                     "slot: " + std::to_string(batch[s].slot) + " is named twice");
-    }
+    detail::expect_not_named_before([batch](std::uint32_t i) { return batch[i].slot; }, s);
     std::uint32_t const pages =
       cache.tiers.most_pages(static_cast<std::uint32_t>(batch[s].num_tokens));
     for (std::uint32_t r = 0; r < rows; ++r) { demand[std::size_t{s} * rows + r] = pages; }

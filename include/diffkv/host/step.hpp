@@ -61,10 +61,7 @@ std::uint32_t step(context const& ctx, std::uint32_t const* slots, std::uint32_t
   std::uint32_t const rows = shape.rows_per_slot();
   for (std::uint32_t s = 0; s < count; ++s) {
     detail::expect_slot(shape, slots[s]);
-    for (std::uint32_t other = 0; other < s; ++other) {
-      DIFFKV_EXPECTS(slots[other] != slots[s],
-                     "slot: " + std::to_string(slots[s]) + " is named twice");
-    }
+    detail::expect_not_named_before([slots](std::uint32_t i) { return slots[i]; }, s);
     DIFFKV_EXPECTS(cache.layer(slots[s], 0).num_tokens < shape.max_tokens,
                    "slot: sequence " + std::to_string(slots[s]) + " is at max_tokens, " +
                      std::to_string(shape.max_tokens));
