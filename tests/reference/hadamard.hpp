@@ -19,7 +19,8 @@ namespace diffkv::test {
 }
 
 //! R x in f64, with blocks of `block` elements.
-[[nodiscard]] inline std::vector<double> rotate_plain(std::vector<float> const& x, int block)
+template <class T>
+[[nodiscard]] std::vector<double> rotate_plain(std::vector<T> const& x, int block)
 {
   std::vector<double> out(x.size());
   auto const size = static_cast<std::size_t>(block);
@@ -27,7 +28,8 @@ namespace diffkv::test {
     std::size_t const base = i / size * size;
     double sum             = 0.0;
     for (std::size_t j = 0; j < size; ++j) {
-      sum += sylvester(static_cast<unsigned>(i - base), static_cast<unsigned>(j)) * x[base + j];
+      sum += sylvester(static_cast<unsigned>(i - base), static_cast<unsigned>(j)) *
+             static_cast<double>(x[base + j]);
     }
     out[i] = sum / std::sqrt(static_cast<double>(block));
   }
