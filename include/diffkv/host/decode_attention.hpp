@@ -5,7 +5,7 @@
 //! @file
 //! Decode attention over the mixed pages of a row: softmax(q.K^T * scale).V over exactly the tokens
 //! kept, in the values that their codes stand for.
-//! Read before this: host/scores.hpp.  Read next: host/prefill_attention.hpp.
+//! Read before this: host/scores.hpp.  Read next: host/decode_plan.hpp.
 #include <diffkv/attention/softmax_state.hpp>
 #include <diffkv/core/vectors.hpp>
 #include <diffkv/host/scores.hpp>

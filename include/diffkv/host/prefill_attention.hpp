@@ -4,7 +4,7 @@
 
 //! @file
 //! Prompt attention over exact keys and values, with the importance of each token.
-//! Read before this: host/decode_attention.hpp.  Read next: host/calibrate.hpp.
+//! Read before this: host/decode_plan.hpp.  Read next: host/calibrate.hpp.
 #include <diffkv/attention/softmax_state.hpp>
 #include <diffkv/core/vectors.hpp>
 #include <diffkv/host/context.hpp>

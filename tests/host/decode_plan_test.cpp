@@ -1,0 +1,233 @@
+// SPDX-FileCopyrightText: 2026 The diffkv authors
+// SPDX-License-Identifier: Apache-2.0
+
+//! @file
+//! Laws of the work plan, and one plan by hand.
+#include <diffkv/host/decode_plan.hpp>
+
+#include <numeric>
+
+#include "support/catch.hpp"
+#include "support/plan_case.hpp"
+
+namespace {
+
+using namespace diffkv;
+
+std::vector<std::uint32_t> all_slots(std::uint32_t count)
+{
+  std::vector<std::uint32_t> slots(count);
+  std::iota(slots.begin(), slots.end(), 0u);
+  return slots;
+}
+
+tier_pages small_tiers() { return test::short_tiers(k8v4::spec, 16, k4v2::spec, 32, 64); }
+
+}  // namespace
+
+TEST_CASE("decode_plan: three rows over four warps are cut as by hand", "[host]")
+{
+  test::host_cache cache{test::plan_parts({1, 2, 3, 400, 2}, small_tiers())};
+  // Layer 1: 33 high and 1 low tokens are 3 + 1 pages, then none, then 0 + 2 pages.
+  row_state* const rows   = cache.ref().state.rows + 3;
+  rows[0]                 = {{33, 1}, {3, 1}, 7};
+  rows[2]                 = {{0, 33}, {1, 2}, no_slot};
+  cache.ref().layer(0, 1) = {60, {50, 40, 57}};
+  for (std::uint32_t i = 0; i < 4; ++i) {
+    cache.ref().table.entry(3, tier::high, i) = page_id{10 + i};
+    cache.ref().table.entry(3, tier::low, i)  = page_id{20 + i};
+    cache.ref().table.entry(5, tier::low, i)  = page_id{30 + i};
+  }
+  test::host_workspace const work{cache.shape(), 1, {1, 1}, {2, 2, 1}};
+  std::uint32_t const slot = 0;
+  host::plan_decode(cache.ref(), {&slot, nullptr, 1}, {1, 1}, work.ref());
+
+  CHECK(work.ref().totals[0].num_pages == 6);
+  CHECK(work.ref().totals[0].empty_rows == 1);
+  // Pages 0 | 1 2 | 3 | 4 5: shares begin at 0, 1, 3, 4.
+  warp_range const* const ranges     = work.ref().ranges;
+  std::uint32_t const expected[4][5] = {
+    {0, 0, 1, 10, 3}, {0, 1, 2, 11, 3}, {0, 3, 1, 20, 3}, {2, 0, 2, 30, 5}};
+  for (int w = 0; w < 4; ++w) {
+    CAPTURE(w);
+    CHECK(ranges[w].index == expected[w][0]);
+    CHECK(ranges[w].first_page == expected[w][1]);
+    CHECK(ranges[w].num_pages == expected[w][2]);
+    CHECK(static_cast<std::uint32_t>(ranges[w].page) == expected[w][3]);
+    CHECK(ranges[w].of.row == expected[w][4]);
+  }
+  // t = 59 and layer 1: 60 mod 2 = 0. The last row was refused a slot and records nothing.
+  planned_row const* const plan = work.ref().rows;
+  CHECK(plan[0].high == 33);
+  CHECK(plan[0].low == 1);
+  CHECK((plan[0].stored == 1 && plan[0].catches_up == 1));
+  CHECK((plan[1].row == 4 && plan[1].high == 0 && plan[1].low == 0));
+  CHECK((plan[2].stored == 0 && plan[2].catches_up == 0));
+  planned_sequence const& sequence = work.ref().sequences[0];
+  CHECK((sequence.slot == 0 && sequence.num_tokens == 60 && sequence.queries.last_query == 57));
+  CHECK((sequence.first_query == 57 && sequence.last_query == 59));
+  CHECK((work.ref().arrivals[0] == 0 && work.ref().arrivals[1] == 0));
+}
+
+TEST_CASE("decode_plan: a row read twice is two launch rows beside each other", "[host]")
+{
+  test::host_cache cache{test::plan_parts({1, 1, 1, 400, 0}, small_tiers())};
+  cache.ref().state.rows[0] = {{40, 70}, {3, 3}, 39};
+  cache.ref().layer(0, 0)   = {110, {100, 64, 100}};
+  for (std::uint32_t e = 0; e < cache.ref().table.row_entries; ++e) {
+    cache.ref().table.entries[e] = page_id{e};
+  }
+  test::host_workspace const work{cache.shape(), 1, {0, 1}, {1, 2, 2}};
+  std::uint32_t const slot = 0;
+  host::plan_decode(cache.ref(), {&slot, nullptr, 1}, {0, 1}, work.ref());
+  CHECK(work.ref().totals[0].num_pages == 12);
+  for (std::uint32_t w = 0; w < 2; ++w) {
+    CHECK(work.ref().ranges[w].index == w);
+    CHECK(work.ref().ranges[w].first_page == 0);
+    CHECK(work.ref().ranges[w].num_pages == 6);
+    CHECK(work.ref().ranges[w].page == page_id{0});
+    CHECK(work.ref().rows[w].catches_up == 0);  // a cache without scores
+  }
+}
+
+TEST_CASE("decode_plan: every page is read once, by shares of equal size, in the order of the rows",
+          "[host]")
+{
+  for (std::uint64_t seed : {1u, 2u, 3u, 4u}) {
+    test::random r{seed};
+    decode_grid const grid{r.below(40) + 1, r.below(8) + 1, r.below(3) + 1};
+    CAPTURE(seed, grid.ctas, grid.warps, grid.passes);
+    test::host_cache cache{test::plan_parts({9, 3, 4, 300, 4}, small_tiers())};
+    test::fill_rows(cache.ref(), r, 4);
+    test::host_workspace const workspace{cache.shape(), 9, {0, 3}, grid};
+    decode_workspace_ref const& work       = workspace.ref();
+    std::vector<std::uint32_t> const slots = all_slots(9);
+    host::plan_decode(cache.ref(), {slots.data(), nullptr, 9}, {0, 3}, work);
+
+    for (std::uint32_t layer = 0; layer < 3; ++layer) {
+      warp_range const* const ranges = work.ranges + layer * grid.num_warps();
+      planned_row const* const rows  = work.rows + layer * work.num_rows;
+      std::uint32_t index = 0, page = 0, least = 0xFFFF'FFFFu, most = 0;
+      bool in_order       = true;
+      auto const pages_of = [&](std::uint32_t i) {
+        return cache.ref().tiers.pages_for(tier::high, rows[i].high) +
+               cache.ref().tiers.pages_for(tier::low, rows[i].low);
+      };
+      auto const skip_read_rows = [&] {
+        while (index < work.num_rows && page == pages_of(index)) {
+          ++index;
+          page = 0;
+        }
+      };
+      for (std::uint32_t w = 0; w < grid.num_warps(); ++w) {
+        least = ranges[w].num_pages < least ? ranges[w].num_pages : least;
+        most  = ranges[w].num_pages > most ? ranges[w].num_pages : most;
+        if (ranges[w].num_pages == 0) { continue; }
+        skip_read_rows();
+        in_order = in_order && ranges[w].index == index && ranges[w].first_page == page &&
+                   ranges[w].of.row == rows[index].row;
+        for (std::uint32_t i = 0; i < ranges[w].num_pages; ++i) {
+          skip_read_rows();
+          ++page;
+        }
+      }
+      skip_read_rows();
+      CHECK(in_order);
+      CHECK(index == work.num_rows);
+      CHECK(most - least <= 1);
+    }
+  }
+}
+
+TEST_CASE("decode_workspace: shares turn round", "[host]")
+{
+  for (std::uint32_t pages : {1u, 2u, 7u, 64u, 1000u, 4'000'000'000u}) {
+    for (std::uint32_t parts : {1u, 3u, 64u, 1056u}) {
+      CAPTURE(pages, parts);
+      CHECK(share_begin(pages, 0, parts) == 0);
+      CHECK(share_begin(pages, parts, parts) == pages);
+      for (std::uint32_t i = 0; i < 50; ++i) {
+        std::uint32_t const page = static_cast<std::uint32_t>(std::uint64_t{pages} * i / 50);
+        std::uint32_t const part = share_of(pages, page, parts);
+        CHECK(part < parts);
+        CHECK(share_begin(pages, part, parts) <= page);
+        CHECK(share_begin(pages, part + 1, parts) > page);
+      }
+    }
+  }
+}
+
+TEST_CASE("decode_workspace: its parts are aligned, do not overlap and fill what is asked for",
+          "[host]")
+{
+  cache_shape shape{};
+  shape.num_slots  = 5;
+  shape.num_layers = 3;
+  shape.num_heads  = 7;
+  decode_grid const grid{11, 3, 2};
+  test::host_workspace const memory{shape, 5, {1, 2}, grid};
+  decode_workspace_ref const& work = memory.ref();
+  CHECK(work.num_rows == 5 * 7 * 2);
+  std::pair<void const*, std::size_t> const parts[] = {
+    {work.ranges, 2 * 33 * sizeof(warp_range)},
+    {work.rows, 2 * 70 * sizeof(planned_row)},
+    {work.sequences, 2 * 5 * sizeof(planned_sequence)},
+    {work.totals, 2 * sizeof(planned_layer)},
+    {work.arrivals, 11 * sizeof(std::uint32_t)},
+    {work.partials, 2 * 11 * work.partial_floats * sizeof(float)}};
+  std::byte const* end = memory.data();
+  for (auto const& [data, bytes] : parts) {
+    CHECK(reinterpret_cast<std::uintptr_t>(data) % workspace_alignment == 0);
+    CHECK(static_cast<std::byte const*>(data) >= end);
+    end = static_cast<std::byte const*>(data) + bytes;
+  }
+  CHECK(end <= memory.data() + memory.size());
+  CHECK(memory.data() + memory.size() - end < 256);
+}
+
+TEST_CASE("decode_workspace: what cannot be is refused by name", "[host]")
+{
+  using test::contains;
+  cache_shape shape{};
+  shape.num_layers = 2;
+  alignas(256) static std::byte memory[4096];
+  auto const make = [&](std::size_t bytes, std::size_t offset, layer_range layers, decode_grid grid,
+                        std::uint32_t capacity = 1) {
+    static_cast<void>(
+      make_decode_workspace(memory + offset, bytes, shape, capacity, layers, grid, 0));
+  };
+  std::size_t const needed = decode_workspace_bytes(shape, 1, {0, 2}, {1, 1, 1}, 0);
+  CHECK_NOTHROW(make(needed, 0, {0, 2}, {1, 1, 1}));
+  CHECK_THROWS_WITH(make(needed - 1, 0, {0, 2}, {1, 1, 1}),
+                    contains("memory") && contains(std::to_string(needed)));
+  CHECK_THROWS_WITH(make(needed, 128, {0, 2}, {1, 1, 1}), contains("aligned to 256"));
+  CHECK_THROWS_WITH(make(needed, 0, {1, 2}, {1, 1, 1}), contains("layers"));
+  for (decode_grid const grid : {decode_grid{0, 1, 1}, {1, 0, 1}, {1, 1, 0}}) {
+    CHECK_THROWS_WITH(make(needed, 0, {0, 2}, grid), contains("grid"));
+  }
+  CHECK_THROWS_WITH(make(needed, 0, {0, 2}, {65536, 65536, 1}), contains("32 bits"));
+  CHECK_THROWS_WITH(make(needed, 0, {0, 2}, {1, 1, 2}, 0x8000'0000u), contains("capacity"));
+}
+
+TEST_CASE("decode_plan: a workspace that does not fit the call is refused by name", "[host]")
+{
+  using test::contains;
+  test::host_cache cache{test::plan_parts({3, 4, 2, 100, 4}, small_tiers())};
+  test::host_workspace const work{cache.shape(), 2, {1, 2}, {2, 2, 1}};
+  std::vector<std::uint32_t> const slots = all_slots(3);
+  auto const plan = [&](cache_ref const& c, batch_ref const& batch, layer_range layers) {
+    host::plan_decode(c, batch, layers, work.ref());
+  };
+  CHECK_NOTHROW(plan(cache.ref(), {slots.data(), nullptr, 2}, {2, 1}));
+  CHECK_THROWS_WITH(plan(cache.ref(), {slots.data(), nullptr, 3}, {1, 2}), contains("batch"));
+  CHECK_THROWS_WITH(plan(cache.ref(), {nullptr, nullptr, 2}, {1, 2}), contains("slots"));
+  for (layer_range const layers : {layer_range{0, 1}, {1, 3}, {3, 1}}) {
+    CHECK_THROWS_WITH(plan(cache.ref(), {slots.data(), nullptr, 2}, layers), contains("layers"));
+  }
+  cache_ref other       = cache.ref();
+  other.shape.num_heads = 3;
+  CHECK_THROWS_WITH(plan(other, {slots.data(), nullptr, 2}, {1, 2}), contains("workspace"));
+  other                 = cache.ref();
+  other.shape.num_slots = 0xFFFF'FFFFu;
+  CHECK_THROWS_WITH(plan(other, {slots.data(), nullptr, 2}, {1, 2}), contains("32 bits"));
+}
