@@ -5,6 +5,13 @@
 
   scripts/performance.py run      builds and runs the host benches and stores what they say as
                                   docs/performance/host.json, then renders
+  scripts/performance.py store FILE
+                                  stores what a bench wrote elsewhere (--benchmark_out, JSON), then
+                                  renders; needs --name, --device and --command
+  scripts/performance.py counters CASE=FILE ...
+                                  stores counters of decode attention (FILE: output of ncu --csv; CASE:
+                                  as in attention_once/CASE), then renders; needs the same. The
+                                  command of ncu is in docs/performance.md
   scripts/performance.py          renders: docs/performance/*.json -> the tables in
                                   docs/performance.md, docs/performance/figures.json, and a plot
                                   docs/performance/NAME.svg for each file
@@ -29,10 +36,15 @@ import os
 import re
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
+
+import attention_page
 
 ROOT = Path(__file__).resolve().parent.parent
 BEGIN, END = "<!-- performance:begin -->", "<!-- performance:end -->"
+# Files beside the stored ones that no benchmark wrote.
+FIGURES, PUBLIC, COUNTERS = "figures.json", "public_kernels.json", "ncu_attention.json"
 SECONDS = {"ns": 1e-9, "us": 1e-6, "ms": 1e-3, "s": 1.0}
 SUFFIXES = re.compile(r"/(real_time|manual_time|process_time|repeats:\d+|iterations:\d+|"
                       r"min_time:[\d.]+|min_warmup_time:[\d.]+|threads:1)(?=/|$)")
@@ -74,14 +86,25 @@ def load(folder):
     """{file's stem: document} of all stored figures."""
     documents = {}
     for path in sorted(folder.glob("*.json")):
-        if path.name == "figures.json":
-            continue
-        document = json.loads(path.read_text())
-        missing = [key for key in ["device", "commit", "command"] if not document["context"].get(key)]
-        if missing:
-            raise Refused(f"{path.name} does not say its {', '.join(missing)}")
-        documents[path.stem] = document
+        if path.name not in [FIGURES, PUBLIC, COUNTERS]:
+            documents[path.stem] = attributed(path)
     return documents
+
+
+def attributed(path):
+    """What is stored in a file that says where its figures come from."""
+    document = json.loads(path.read_text())
+    missing = [key for key in ["device", "commit", "command"] if not document["context"].get(key)]
+    if missing:
+        raise Refused(f"{path.name} does not say its {', '.join(missing)}")
+    return document
+
+
+def companions(folder):
+    """The files that stand beside the stored ones; None where there is none."""
+    public, counters = folder / PUBLIC, folder / COUNTERS
+    return (json.loads(public.read_text()) if public.is_file() else None,
+            attributed(counters) if counters.is_file() else None)
 
 
 def figures_of(documents):
@@ -132,10 +155,10 @@ def cells_of(row):
     return cells
 
 
-def table(document):
+def table(rows):
     """One table for each run of benchmarks that have the same columns."""
     parts, titles = [], None
-    for name, row in measurements(document).items():
+    for name, row in rows.items():
         cells = cells_of(row)
         if list(cells) != titles:
             titles = list(cells)
@@ -145,18 +168,40 @@ def table(document):
     return "\n\n".join("\n".join(lines) for lines in parts)
 
 
-def tables(documents):
+def split(document):
+    """(measurements of decode attention, all others)"""
+    rows = measurements(document)
+    own = {name: row for name, row in rows.items() if attention_page.is_attention({name: row})}
+    return own, {name: row for name, row in rows.items() if name not in own}
+
+
+def tables(documents, public, counters):
     parts = [BEGIN]
     for stem, document in documents.items():
         context = document["context"]
-        parts += [f"## {stem}", f"{context['device']}, commit `{context['commit']}`:",
-                  f"`{context['command']}`", table(document), f"![{stem}](performance/{stem}.svg)"]
+        attention, rows = split(document)
+        if attention:
+            parts += attention_page.section(stem, attention, context, public, counters)
+        if rows:
+            parts += [f"## {stem}", f"{context['device']}, commit `{context['commit']}`:",
+                      f"`{context['command']}`", table(rows), f"![{stem}](performance/{stem}.svg)"]
     return "\n\n".join([*parts, END])
 
 
-def plot(stem, document):
+def plots(documents, public):
+    """{name of the file: text}"""
+    files = {}
+    for stem, document in documents.items():
+        attention, rows = split(document)
+        if attention:
+            files.update(attention_page.plots(stem, attention, document["context"], public))
+        if rows:
+            files[f"{stem}.svg"] = plot(stem, rows, document["context"])
+    return files
+
+
+def plot(stem, rows, context):
     """Bars, one a benchmark: bytes/s or items/s where given, else the time."""
-    rows = measurements(document)
     key = next((key for key in ["bytes_per_second", "items_per_second"]
                 if all(key in row for row in rows.values())), "real_time_s")
     title, text = COLUMNS[key]
@@ -167,7 +212,7 @@ def plot(stem, document):
         f'<svg xmlns="http://www.w3.org/2000/svg" width="{label + width + 110}" height="{height}" '
         'font-family="monospace" font-size="12">',
         f'<rect width="100%" height="100%" fill="white"/><text x="8" y="20">'
-        f"{html.escape(stem)}: {title}, {html.escape(document['context']['device'])}</text>",
+        f"{html.escape(stem)}: {title}, {html.escape(context['device'])}</text>",
     ]
     for index, (name, row) in enumerate(rows.items()):
         y = 32 + step * index
@@ -183,14 +228,14 @@ def rendered(docs):
     """{path: text} of everything that follows from the stored figures."""
     folder, page = docs / "performance", docs / "performance.md"
     documents = load(folder)
+    public, counters = companions(folder)
     text = page.read_text() if page.is_file() else f"# Performance\n\n{BEGIN}\n{END}\n"
     if text.count(BEGIN) != 1 or text.count(END) != 1:
         raise Refused(f"{page.name} must hold {BEGIN} and {END} once each")
     before, after = text.split(BEGIN)[0], text.split(END)[1]
-    files = {page: before + tables(documents) + after,
-             folder / "figures.json": json.dumps(figures_of(documents), indent=1) + "\n"}
-    files.update({folder / f"{stem}.svg": plot(stem, document)
-                  for stem, document in documents.items()})
+    files = {page: before + tables(documents, public, counters) + after,
+             folder / FIGURES: json.dumps(figures_of(documents), indent=1) + "\n"}
+    files.update({folder / name: text for name, text in plots(documents, public).items()})
     return files
 
 
@@ -219,38 +264,76 @@ def measure(options):
         binary = build / "bench" / "diffkv_bench"
     more = options.arguments or ["--benchmark_repetitions=5",
                                  "--benchmark_report_aggregates_only=true"]
-    folder = options.docs / "performance"
-    folder.mkdir(parents=True, exist_ok=True)
-    path, draft = folder / f"{options.name}.json", folder / f"{options.name}.draft"
-    subprocess.run([binary, f"--benchmark_out={draft}", "--benchmark_out_format=json", *more],
-                   check=True)
+    with tempfile.TemporaryDirectory() as drafts:
+        draft = Path(drafts) / "draft.json"
+        subprocess.run([binary, f"--benchmark_out={draft}", "--benchmark_out_format=json", *more],
+                       check=True)
+        store(draft, options, processor(), " ".join([Path(binary).name, *more]))
+
+
+def store(draft, options, device, command):
+    """Puts what a bench wrote among the stored files, and says where it comes from."""
     document = json.loads(draft.read_text())
-    draft.unlink()
     context = document["context"]
     context.pop("host_name", None)  # says nothing about the figures
     context["executable"] = Path(context["executable"]).name
-    context.setdefault("device", options.device or processor())
-    context.setdefault("commit", commit())
-    context.setdefault("command", " ".join([Path(binary).name, *more]))
+    context.setdefault("device", options.device or device)
+    context.setdefault("commit", options.commit or commit())
+    context.setdefault("command", options.command or command)
     if not measurements(document):
         raise Refused("no benchmark has run")
+    write(options.docs / "performance" / f"{options.name}.json", document)
+
+
+def write(path, document):
+    path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(json.dumps(document, indent=1) + "\n")
+
+
+def store_counters(options):
+    """Counters of single launches, beside the bytes and tokens of the same cases."""
+    rows = {}
+    for document in load(options.docs / "performance").values():
+        rows.update(split(document)[0])
+    kernels = {}
+    for item in options.files:
+        case, _, path = item.partition("=")
+        row = rows.get(attention_page.PREFIX + case)
+        if row is None:
+            raise Refused(f"no stored file holds {attention_page.PREFIX}{case}")
+        try:
+            kernels[case] = {"bytes": row["bytes"], "tokens": row["tokens"],
+                             **attention_page.read_counters(Path(path))}
+        except ValueError as problem:
+            raise Refused(str(problem)) from problem
+    write(options.docs / "performance" / COUNTERS, {
+        "context": {"device": options.device, "commit": options.commit or commit(),
+                    "command": options.command}, "kernels": kernels})
 
 
 def main():
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("action", nargs="?", choices=["run"])
+    parser.add_argument("action", nargs="?", choices=["run", "store", "counters"])
+    parser.add_argument("files", nargs="*", help="store: FILE; counters: CASE=FILE ...")
     parser.add_argument("--check", action="store_true", help="fail if anything would change")
     parser.add_argument("--docs", type=Path, default=ROOT / "docs", help="the folder of the docs")
-    parser.add_argument("--name", default="host", help="run: name of the stored file")
+    parser.add_argument("--name", default="host", help="name of the stored file")
     parser.add_argument("--binary", type=Path, help="run: this program, not the host benches")
-    parser.add_argument("--device", help="run: the device measured, not this processor")
+    parser.add_argument("--device", help="the device measured, where it is not this processor")
+    parser.add_argument("--command", help="store, counters: what was run there")
+    parser.add_argument("--commit", help="of the tree that was measured, where it is not this one")
     parser.add_argument("--arguments", nargs=argparse.REMAINDER, help="run: for the program, last")
     options = parser.parse_args()
     try:
         if options.action == "run":
             measure(options)
+        elif options.action and not (options.device and options.command and options.files):
+            raise Refused(f"{options.action} needs a file, --device and --command")
+        elif options.action == "store":
+            store(Path(options.files[0]), options, None, None)
+        elif options.action == "counters":
+            store_counters(options)
         files = rendered(options.docs)
         changed = [path for path, text in files.items()
                    if not path.is_file() or path.read_text() != text]

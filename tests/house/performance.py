@@ -1,7 +1,7 @@
 # SPDX-FileCopyrightText: 2026 The diffkv authors
 # SPDX-License-Identifier: Apache-2.0
 """scripts/performance.py renders what is stored: medians, names of figures, tables that keep the
-text around them; and it refuses figures that do not say where they come from."""
+text around them, the page of decode attention; and it refuses figures that do not say where they come from."""
 import copy
 import json
 import subprocess
@@ -78,6 +78,66 @@ with tempfile.TemporaryDirectory() as docs:
     assert figures == EXPECTED, figures
     plot = (folder / "host.svg").read_text()
     assert plot.startswith("<svg") and "encode&lt;k8&gt;" in plot, plot
+
+# Decode attention has tables of its own, and counters of single launches beside them.
+def attention(name, time, **counters):
+    return entry(f"device_attention/{name}/iterations:1/manual_time", "iteration", time, bytes=64e6,
+                 tokens=1e6, of_same_read=0.9, ceiling_gigabytes_per_second=4000.0, **counters)
+
+
+GPU = {
+    "context": {"device": "a GPU", "commit": "0123456789ab", "command": "diffkv_device_bench"},
+    "benchmarks": [
+        attention("k16v16.8x4096", 40.0, of_ceiling=0.8, speedup_over_k16v16=1.0),
+        attention("mix.8x4096", 16.0, of_ceiling=0.5, speedup_over_k16v16=2.5),
+        attention("mix_every4.8x4096", 17.0, of_ceiling=0.47,
+                  **{"figure:score.overhead.mix.8x4096.every4": 0.0625}),
+        attention("k8v4.8x4096.group5", 20.0, of_ceiling=0.55),
+        entry("ring/pages:7", "iteration", 2.5),
+    ],
+}
+PUBLIC = {"machine": "others", "method": "Their way.", "sources": "Theirs.", "kernels": [
+    {"name": "a kernel", "bytes_per_token": 256, "at": {"8x4096": [29.0, 0.49]}}]}
+NCU = {"gpu__time_duration.sum": "20,000", "sm__cycles_elapsed.avg": "40,000",
+       "device__attribute_multiprocessor_count": "100", "dram__bytes_read.sum": "65,000,000",
+       "dram__bytes_write.sum": "1", "smsp__inst_executed.sum": "10,000,000",
+       "sm__inst_executed_pipe_tensor.sum": "500,000", "launch__registers_per_thread": "130",
+       "smsp__issue_active.avg.pct_of_peak_sustained_elapsed": "25.5"}
+
+with tempfile.TemporaryDirectory() as work:
+    docs, csv = Path(work) / "docs", Path(work) / "mix.csv"
+    (docs / "performance").mkdir(parents=True)
+    (docs / "performance" / "public_kernels.json").write_text(json.dumps(PUBLIC))
+    bench = Path(work) / "bench.json"
+    bench.write_text(json.dumps({**GPU, "context": {"executable": "./bench"}}))
+    said = ["--device", "a GPU", "--commit", "0123456789ab", "--command", "a command"]
+    status, output = render(docs, "store", bench, "--name", "gpu", *said)
+    assert status == 0, output
+    csv.write_text("==PROF== noise\n" + "\n".join(
+        ['"ID","Metric Name","Metric Unit","Metric Value"'] +
+        [f'"0","{name}","","{value}"' for name, value in NCU.items()]) + "\n")
+    status, output = render(docs, "counters", f"mix.8x4096={csv}", *said)
+    assert status == 0, output
+    assert render(docs, "--check")[0] == 0
+    text = (docs / "performance.md").read_text()
+    for line in ["| 8x4096 | 80.0 % |  |  |  |  | 50.0 % |",
+                 "| 8x4096 | 40.0 us, 1.00x |  |  |  |  | 16.0 us, 2.50x |",
+                 "| 8x4096 group5 |  |  | 55.0 % |  |  |  |",
+                 "| scores caught up with every 4th step (`mix_every4`) | +6.2 % |",
+                 "| diffkv mix | 16.0 us, 50 % |", "| a kernel, 256 B | 29.0 us, 49 % |",
+                 # 1e6 / 16 tiles; 4 * 100 schedulers at 2 GHz for 1024 B at 4000 GB/s: 205 slots
+                 "| `mix.8x4096` | 1024 | 1040 | 8 | 8.0 | 160 | 205 | 78 % | 26 % | 130 |",
+                 "| `ring/pages:7` | 2.50 us |"]:
+        assert line in text, (line, text)
+    for name in ["gpu_ratios.svg", "gpu_roofline.svg", "gpu.svg"]:
+        assert (docs / "performance" / name).read_text().startswith("<svg"), name
+    assert json.loads((docs / "performance" / "figures.json").read_text())[
+        "score.overhead.mix.8x4096.every4"] == 0.0625
+    status, output = render(docs, "counters", f"k2v2.8x4096={csv}", *said)
+    assert status != 0 and "no stored file holds" in output, output
+    csv.write_text(csv.read_text().replace("dram__bytes_read.sum", "other"))
+    status, output = render(docs, "counters", f"mix.8x4096={csv}", *said)
+    assert status != 0 and "lacks dram__bytes_read.sum" in output, output
 
 refused(lambda d: d["host"]["context"].pop("commit"), "host.json does not say its commit")
 refused(lambda d: d["host"]["benchmarks"].pop(2), "2 repetitions and no median")
