@@ -13,8 +13,8 @@ using test::paper_config;
 
 TEST_CASE("decode_attention: equals f64 where vectors have 2 or 4 scale groups", "[attention]")
 {
-  check_edges<paper_config<format<8, 4, 2, 2>, format<4, 2, 4, 4>, 128>, decode_variant<4>>();
-  check_edges<paper_config<format<4, 8, 2, 1>, format<2, 2, 1, 2>, 64>, decode_variant<2>>();
+  check_edges<paper_config<format<8, 4, 2, 4>, format<4, 2, 4, 4>, 128>, decode_variant<4>>();
+  check_edges<paper_config<format<4, 8, 2, 2>, format<2, 2, 1, 2>, 64>, decode_variant<2>>();
   check_edges<paper_config<format<16, 4, 1, 4>, void, 256>, decode_variant<2>>();
 }
 
@@ -22,5 +22,5 @@ TEST_CASE("decode_attention: equals f64 where ranges are clipped", "[attention]"
 {
   test::edges_setup setup;
   setup.clip = 0.8f;
-  check_edges<paper_config<format<8, 4, 2, 2>, format<4, 2, 4, 4>, 128>, decode_variant<4>>(setup);
+  check_edges<paper_config<format<8, 4, 2, 4>, format<4, 2, 4, 4>, 128>, decode_variant<4>>(setup);
 }

@@ -68,6 +68,8 @@ class decode_device {
   {
     decode_grid const usual = default_decode_grid<Config, Variant>(cache.shape);
     if (call_.grid.ctas == 0) { call_.grid = usual; }
+    // As many warps of a CTA as its memory has room for.
+    if (call_.grid.warps > usual.warps) { call_.grid.warps = usual.warps; }
     call_.grid.passes = usual.passes;
     std::size_t const bytes =
       decode_workspace_bytes<Config, Variant>(cache.shape, call.capacity, call.layers, call_.grid);
