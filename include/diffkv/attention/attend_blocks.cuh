@@ -1,0 +1,188 @@
+// SPDX-FileCopyrightText: 2026 The diffkv authors
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+//! @file
+//! Attention of a row over some blocks of a tile: logits, weights, sums of values.
+//! Read before this: attention/score_path.cuh.  Read next: attention/partial_row.cuh.
+#include <diffkv/attention/key_products.cuh>
+#include <diffkv/attention/score_path.cuh>
+#include <diffkv/attention/value_products.cuh>
+
+namespace diffkv::detail {
+
+//! What does not change while a row is read.
+template <class Traits>
+struct row_queries {
+  using high_type = queries_for<typename Traits::high_tile, Traits::sets>;
+  using low_type  = queries_for<typename Traits::low_tile, Traits::sets>;
+  static constexpr bool shared = std::is_same_v<high_type, low_type>;
+  struct nothing {};
+
+  high_type high;
+  std::conditional_t<shared, nothing, low_type> low;
+  float offset[Traits::sets];           //!< scale * q.c of head 4 s + t
+  std::int32_t first_position;          //!< of the sliding window
+
+  template <class Tile>
+  [[nodiscard]] __device__ auto const& of() const noexcept
+  {
+    if constexpr (std::is_same_v<queries_for<Tile, Traits::sets>, high_type>) {
+      return high;
+    } else {
+      return low;
+    }
+  }
+};
+
+//! cap * tanh(x / cap), in units of log2.
+[[nodiscard]] __device__ inline float capped_logit(float x, float cap) noexcept
+{
+  // tanh(y) = 1 - 2 / (exp(2 y) + 1); right at both ends.
+  float const e = fast_exp2(x * (2.0f * log2_of_e) / cap);
+  return log2_of_e * cap * (1.0f - 2.0f * fast_reciprocal(e + 1.0f));
+}
+
+//! Weights times scales of the value codes of one scale group, and their sums with the zeros.
+template <class Tile, int Blocks, class Traits>
+__device__ void fold_affine(row_accumulator<Traits>& row, int s, int group,
+                            float const (&weights)[2 * Blocks],
+                            std::uint32_t const (&affine)[Blocks][2], float (&w)[2 * Blocks]) noexcept
+{
+#pragma unroll
+  for (int i = 0; i < 2 * Blocks; ++i) {
+    float2 const scale_zero = f16_pair(affine[i / 2][i % 2]);
+    w[i]                    = weights[i] * scale_zero.x;
+    row.zeros[s][group]     = fmaf(weights[i], scale_zero.y, row.zeros[s][group]);
+  }
+}
+
+//! @param tile         shared memory
+//! @param first_block  of the tile
+//! @param tokens       from there on, that exist
+//! @threads one warp
+template <class Tile, int Blocks, class Traits>
+__device__ void attend_blocks(std::uint32_t tile, int first_block, int tokens, float soft_cap,
+                              row_queries<Traits> const& queries, row_accumulator<Traits>& row,
+                              score_path<Traits>& scores, weight_exchange const& exchange,
+                              fragment_lane at) noexcept
+{
+  constexpr int sets         = Traits::sets;
+  constexpr int value_groups = Tile::value.groups;
+  constexpr bool quantised   = Tile::value.is_quantised();
+  token_filter<Tile, Traits::variant::sliding_window> const filter{
+    tokens, queries.first_position,
+    tile + Tile::positions + static_cast<std::uint32_t>(64 * first_block)};
+
+  float logits[sets][2 * Blocks];
+  {
+    auto const& q = queries.template of<Tile>();
+    block_additions<Blocks> additions;
+#pragma unroll
+    for (int b = 0; b < Blocks; ++b) {
+      key_block<Tile> keys;
+      keys.load(tile, first_block + b, at);
+      float x[sets][2];
+      multiply(keys, q, x);
+#pragma unroll
+      for (int s = 0; s < sets; ++s) {
+        logits[s][2 * b]     = x[s][0];
+        logits[s][2 * b + 1] = x[s][1];
+      }
+      if constexpr (Traits::has_scores) {
+        if (scores.on) { scores.add_block(keys, tile, first_block, b, additions, soft_cap, at); }
+      }
+    }
+    if constexpr (Traits::has_scores) {
+      if (scores.on) {
+        scores.template update<Tile, Blocks>(additions, tile, first_block, tokens, at);
+      }
+    }
+  }
+
+  bool const whole = filter.keeps_all(Blocks);
+  std::uint32_t kept = ~0u;  // bit i: token 16 (i / 2) + g + 8 (i % 2)
+  if (!whole) {
+#pragma unroll
+    for (int i = 0; i < 2 * Blocks; ++i) {
+      if (!filter.keeps(16 * (i / 2) + at.g + 8 * (i % 2))) { kept &= ~(1u << i); }
+    }
+  }
+  std::uint32_t affine[value_groups][Blocks][2];
+  if constexpr (quantised) {
+#pragma unroll
+    for (int i = 0; i < value_groups; ++i) {
+#pragma unroll
+      for (int b = 0; b < Blocks; ++b) {
+        load_shared(affine[i][b], tile + Tile::value_metadata +
+                                    static_cast<std::uint32_t>(
+                                      ((first_block + b) * value_groups + i) * 64 + at.g * 8));
+        if (!whole) {
+          if ((kept >> (2 * b) & 1u) == 0) { affine[i][b][0] = 0u; }
+          if ((kept >> (2 * b + 1) & 1u) == 0) { affine[i][b][1] = 0u; }
+        }
+      }
+    }
+  }
+
+  weight_columns<Blocks, quantised> columns[sets][value_groups];
+#pragma unroll
+  for (int s = 0; s < sets; ++s) {
+    float factor = queries.template of<Tile>().factor[s];
+    if constexpr (Traits::variant::soft_cap) {
+#pragma unroll
+      for (int i = 0; i < 2 * Blocks; ++i) {
+        logits[s][i] = capped_logit(fmaf(logits[s][i], factor, queries.offset[s]), soft_cap);
+      }
+      factor = 1.0f;
+    }
+    if (!whole) {
+#pragma unroll
+      for (int i = 0; i < 2 * Blocks; ++i) {
+        if ((kept >> i & 1u) == 0) { logits[s][i] = minus_infinity; }
+      }
+    }
+    float weights[2 * Blocks];
+    weigh_tokens(row, s, logits[s], factor, weights);
+#pragma unroll
+    for (int i = 0; i < value_groups; ++i) {
+      if constexpr (quantised) {
+        float w[2 * Blocks];
+        fold_affine<Tile, Blocks>(row, s, i, weights, affine[i], w);
+        columns[s][i].set(w, exchange);
+      } else {
+        columns[s][i].set(weights, exchange);
+      }
+    }
+  }
+  add_values<Tile, Blocks>(row, columns, tile, first_block, filter, at);
+}
+
+//! The whole of a tile.
+//! @param tokens  of it, that exist; at least 1
+template <class Tile, class Traits>
+__device__ void attend_tile(std::uint32_t tile, int tokens, float soft_cap,
+                            row_queries<Traits> const& queries, row_accumulator<Traits>& row,
+                            score_path<Traits>& scores, weight_exchange const& exchange,
+                            fragment_lane at) noexcept
+{
+  constexpr int most  = 4;  // 64 tokens: what fits in registers
+  constexpr int at_once = min_of(Tile::tile_blocks, most);
+  constexpr int rest    = Tile::tile_blocks % at_once;
+  constexpr int whole   = Tile::tile_blocks / at_once;
+#pragma unroll 1
+  for (int i = 0; i < whole; ++i) {
+    int const first_block = i * at_once;
+    if (tokens <= first_block * block_tokens) { return; }
+    attend_blocks<Tile, at_once>(tile, first_block, tokens - first_block * block_tokens, soft_cap,
+                                 queries, row, scores, exchange, at);
+  }
+  if constexpr (rest > 0) {
+    constexpr int first_block = whole * at_once;
+    if (tokens <= first_block * block_tokens) { return; }
+    attend_blocks<Tile, rest>(tile, first_block, tokens - first_block * block_tokens, soft_cap,
+                              queries, row, scores, exchange, at);
+  }
+}
+
+}  // namespace diffkv::detail

@@ -1,0 +1,121 @@
+// SPDX-FileCopyrightText: 2026 The diffkv authors
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+//! @file
+//! Products of the keys of a block of 16 tokens with the columns of queries.
+//! Read before this: attention/query_fragments.cuh.  Read next: attention/row_accumulator.cuh.
+//!
+//! Codes narrower than a byte are not all unpacked: the row g + 8 is the byte with the code of row g
+//! still in it (16 * high + low), and the product of row g is subtracted afterwards, exactly.
+#include <diffkv/attention/query_fragments.cuh>
+
+namespace diffkv::detail {
+
+//! A lane's key codes of one block and its (scale, zero) of tokens g and g + 8.
+template <class Tile>
+struct key_block {
+  std::uint32_t words[Tile::key_words];
+  std::uint32_t affine[Tile::key.groups][2];
+
+  __device__ void load(std::uint32_t tile, int block, fragment_lane at) noexcept
+  {
+    auto const b = static_cast<std::uint32_t>(block);
+    load_fragment(words, tile + Tile::key_codes + b * Tile::key_block_bytes, at.lane);
+    if constexpr (Tile::key.is_quantised()) {
+#pragma unroll
+      for (int i = 0; i < Tile::key.groups; ++i) {
+        load_shared(affine[i],
+                    tile + Tile::key_metadata +
+                      static_cast<std::uint32_t>((block * Tile::key.groups + i) * 64 + at.g * 8));
+      }
+    }
+  }
+
+  //! A fragment of 32 elements (16 for f16 keys).
+  __device__ void fragment(int step, std::uint32_t (&a)[4]) const noexcept
+  {
+    if constexpr (Tile::key.bits >= 8) {
+#pragma unroll
+      for (int i = 0; i < 4; ++i) { a[i] = words[4 * step + i]; }
+    } else if constexpr (Tile::key.bits == 4) {
+      a[0] = words[2 * step] & 0x0F0F0F0Fu;
+      a[1] = words[2 * step];
+      a[2] = words[2 * step + 1] & 0x0F0F0F0Fu;
+      a[3] = words[2 * step + 1];
+    } else {
+      std::uint32_t const w = words[step];
+      std::uint32_t const v = w >> 4;
+      a[0]                  = w & 0x03030303u;
+      a[1]                  = w & 0x0F0F0F0Fu;
+      a[2]                  = v & 0x03030303u;
+      a[3]                  = v & 0x0F0F0F0Fu;
+    }
+  }
+};
+
+//! What the code of row g + 8 counts for, in a byte that has both.
+template <class Tile>
+inline constexpr float second_row_unit =
+  Tile::key.bits == 4 ? 1.0f / 16 : Tile::key.bits == 2 ? 1.0f / 4 : 1.0f;
+
+//! Logits of tokens g and g + 8 for head 4 s + t, in units of 1 / factor.
+template <class Tile, int Sets>
+__device__ void multiply(key_block<Tile> const& keys,
+                         code_queries<Tile::head_dim, Tile::key.groups, Sets> const& queries,
+                         float (&x)[Sets][2]) noexcept
+{
+  constexpr int groups          = Tile::key.groups;
+  constexpr int steps_per_group = code_queries<Tile::head_dim, groups, Sets>::steps / groups;
+#pragma unroll
+  for (int i = 0; i < groups; ++i) {
+    int c[Sets][4]{};
+#pragma unroll
+    for (int s = 0; s < steps_per_group; ++s) {
+      std::uint32_t a[4];
+      keys.fragment(i * steps_per_group + s, a);
+#pragma unroll
+      for (int k = 0; k < Sets; ++k) {
+        mma_u8_s8(c[k], a, queries.columns[k][i * steps_per_group + s]);
+      }
+    }
+    float2 const affine_0 = f16_pair(keys.affine[i][0]);
+    float2 const affine_1 = f16_pair(keys.affine[i][1]);
+#pragma unroll
+    for (int k = 0; k < Sets; ++k) {
+      int const row_0 = c[k][0] * 256 + c[k][1];
+      int row_1       = c[k][2] * 256 + c[k][3];
+      if constexpr (Tile::key.bits != 8) { row_1 -= row_0; }
+      float const f0   = static_cast<float>(row_0);
+      float const f1   = static_cast<float>(row_1) * second_row_unit<Tile>;
+      float const sum  = queries.sums[k][i];
+      float const rest = i == 0 ? affine_0.y * sum : fmaf(affine_0.y, sum, x[k][0]);
+      x[k][0]          = fmaf(affine_0.x, f0, rest);
+      x[k][1] =
+        fmaf(affine_1.x, f1, i == 0 ? affine_1.y * sum : fmaf(affine_1.y, sum, x[k][1]));
+    }
+  }
+}
+template <class Tile, int Sets>
+__device__ void multiply(key_block<Tile> const& keys,
+                         f16_queries<Tile::head_dim, Sets> const& queries,
+                         float (&x)[Sets][2]) noexcept
+{
+  float c[Sets][4]{};
+#pragma unroll
+  for (int s = 0; s < f16_queries<Tile::head_dim, Sets>::steps; ++s) {
+    std::uint32_t a[4];
+    keys.fragment(s, a);
+#pragma unroll
+    for (int k = 0; k < Sets; ++k) {
+      mma_f16(c[k], a, queries.columns[k][s][0], queries.columns[k][s][1]);
+    }
+  }
+#pragma unroll
+  for (int k = 0; k < Sets; ++k) {
+    x[k][0] = c[k][0] + c[k][1];
+    x[k][1] = c[k][2] + c[k][3];
+  }
+}
+
+}  // namespace diffkv::detail

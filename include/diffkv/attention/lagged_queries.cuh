@@ -1,0 +1,147 @@
+// SPDX-FileCopyrightText: 2026 The diffkv authors
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+//! @file
+//! Earlier queries as columns of tensor-core products, and the probabilities that they give the tokens
+//! of a block: no logits are stored.
+//! Read before this: attention/value_products.cuh.  Read next: attention/score_path.cuh.
+//!
+//! Column 8 i + n is head (8 i + n) mod heads of query (8 i + n) / heads, with the heads of a group
+//! rounded up to 4 or a multiple of 8: a lane's two columns belong to one query.
+#include <diffkv/attention/decode_traits.hpp>
+#include <diffkv/attention/key_products.cuh>
+
+namespace diffkv::detail {
+
+//! Columns of k queries for all q_heads of a group.
+template <int GroupSize, int Queries>
+struct lag_columns {
+  static constexpr int heads     = GroupSize <= 4 ? 4 : round_up(GroupSize, 8);
+  static constexpr int total     = heads * Queries;
+  static constexpr int octets    = ceil_div(total, 8);
+  static constexpr int per_query = heads <= 4 ? 1 : heads / 8;  //!< octets; 4 heads: half of one
+
+  [[nodiscard]] static DIFFKV_HOST_DEVICE constexpr int query(int column) noexcept { return column / heads; }
+  [[nodiscard]] static DIFFKV_HOST_DEVICE constexpr int head(int column) noexcept { return column % heads; }
+};
+
+//! Queries of one rounding against the keys of one format.
+//! @tparam Codes  keys that are codes, else f16
+//! @tparam Exact  16 bits as in attention itself, else 8 (lag_rounding::int8)
+template <int HeadDim, int Groups, bool Codes, int Octets, bool Exact>
+struct lagged_queries {
+  static constexpr int octets = Octets;
+  static constexpr int groups = Groups;
+  using share                 = vector_share<HeadDim, Groups, 4>;
+  static constexpr int steps  = share::elements / (Codes ? 8 : 4);
+  static constexpr bool two   = Exact || !Codes;  //!< a second set of columns for what is left
+
+  std::uint32_t columns[Octets][steps][2];
+  std::uint32_t rest[two ? Octets : 1][steps][2];
+  float factor[Octets][2];  //!< of the columns 2 t and 2 t + 1
+  float sums[Octets][2][groups];
+
+  //! @param x  a lane's share of column 8 i + g, scaled; 0 where there is none
+  __device__ void set(int i, float const (&x)[share::elements], float unit, fragment_lane at) noexcept
+  {
+    constexpr unsigned all = 0xFFFF'FFFFu;
+    float const greatest   = greatest_magnitude(x);
+    float own_factor       = 0.0f;
+    if constexpr (Codes) {
+      constexpr float limit = Exact ? query_code_limit : 127.0f;
+      float const scale     = greatest > 0.0f ? div_rn(limit, greatest) : 0.0f;
+      own_factor            = greatest * (unit / limit);
+#pragma unroll
+      for (int w = 0; w < share::elements / 4; ++w) {
+        if constexpr (Exact) {
+          columns[i][w / 2][w % 2] =
+            pack_codes(x + 4 * w, scale, integer_magic + 128.0f, second_bytes);
+          rest[i][w / 2][w % 2] = pack_codes(x + 4 * w, scale, integer_magic, low_bytes);
+        } else {
+          columns[i][w / 2][w % 2] = pack_codes(x + 4 * w, scale, integer_magic, low_bytes);
+        }
+      }
+#pragma unroll
+      for (int g = 0; g < groups; ++g) {
+        float sum = 0.0f;
+#pragma unroll
+        for (int e = 0; e < share::per_group; ++e) {
+          float const q = x[g * share::per_group + e];
+          sum += Exact ? q * scale : fmaf(q, scale, integer_magic) - integer_magic;
+        }
+        sum           = sum_over_t(sum);
+        sums[i][0][g] = __shfl_sync(all, sum, 8 * at.t);
+        sums[i][1][g] = __shfl_sync(all, sum, 8 * at.t + 4);
+      }
+    } else {
+      float const scale = f16_normaliser(greatest);
+      own_factor        = greatest > 0.0f ? unit / scale : 0.0f;
+#pragma unroll
+      for (int w = 0; w < share::elements / 2; ++w) {
+        float const a            = x[2 * w] * scale;
+        float const b            = x[2 * w + 1] * scale;
+        columns[i][w / 2][w % 2] = pack_f16(a, b, false);
+        rest[i][w / 2][w % 2]    = pack_f16(a, b, true);
+      }
+    }
+    factor[i][0] = __shfl_sync(all, own_factor, 8 * at.t);
+    factor[i][1] = __shfl_sync(all, own_factor, 8 * at.t + 4);
+  }
+
+  //! Logits of octet i: x[r][n] of token g + 8 r and column 2 t + n.
+  template <class Tile>
+  __device__ void multiply(int i, key_block<Tile> const& keys, float (&x)[2][2]) const noexcept
+  {
+    if constexpr (Codes) {
+      constexpr int steps_per_group = steps / groups;
+#pragma unroll
+      for (int g = 0; g < groups; ++g) {
+        int c[4]{};
+        int low[4]{};
+#pragma unroll
+        for (int s = 0; s < steps_per_group; ++s) {
+          int const step = g * steps_per_group + s;
+          std::uint32_t a[4];
+          keys.fragment(step, a);
+          mma_u8_s8(c, a, columns[i][step]);
+          if constexpr (two) { mma_u8_s8(low, a, rest[i][step]); }
+        }
+        if constexpr (two) {
+#pragma unroll
+          for (int n = 0; n < 4; ++n) { c[n] = c[n] * 256 + low[n]; }
+        }
+        if constexpr (Tile::key.bits != 8) {
+          c[2] -= c[0];
+          c[3] -= c[1];
+        }
+#pragma unroll
+        for (int r = 0; r < 2; ++r) {
+          float2 const affine = f16_pair(keys.affine[g][r]);
+          float const unit    = r == 0 ? 1.0f : second_row_unit<Tile>;
+#pragma unroll
+          for (int n = 0; n < 2; ++n) {
+            float const zero = g == 0 ? affine.y * sums[i][n][g]
+                                      : fmaf(affine.y, sums[i][n][g], x[r][n]);
+            x[r][n] = fmaf(affine.x * unit, static_cast<float>(c[2 * r + n]), zero);
+          }
+        }
+      }
+    } else {
+      float c[4]{};
+#pragma unroll
+      for (int s = 0; s < steps; ++s) {
+        std::uint32_t a[4];
+        keys.fragment(s, a);
+        mma_f16(c, a, columns[i][s][0], columns[i][s][1]);
+        mma_f16(c, a, rest[i][s][0], rest[i][s][1]);
+      }
+#pragma unroll
+      for (int n = 0; n < 4; ++n) { x[n / 2][n % 2] = c[n]; }
+    }
+#pragma unroll
+    for (int n = 0; n < 4; ++n) { x[n / 2][n % 2] *= factor[i][n % 2]; }
+  }
+};
+
+}  // namespace diffkv::detail

@@ -1,0 +1,192 @@
+// SPDX-FileCopyrightText: 2026 The diffkv authors
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+//! @file
+//! Partial results of a row, and their merge in a fixed order: the same bits from run to run.
+//! Read before this: attention/attend_blocks.cuh.  Read next: attention/row_output.cuh.
+#include <diffkv/attention/decode_traits.hpp>
+#include <diffkv/attention/query_fragments.cuh>  // vector_share
+#include <diffkv/attention/row_accumulator.cuh>
+#include <diffkv/attention/value_products.cuh>  // unmix
+#include <diffkv/quant/warp_vector.cuh>
+#include <diffkv/table/row_state.hpp>  // candidate
+
+namespace diffkv::detail {
+
+[[nodiscard]] __device__ inline float sum_over_warp(float x) noexcept
+{
+#pragma unroll
+  for (int mask = 1; mask < 32; mask *= 2) { x += __shfl_xor_sync(0xFFFF'FFFFu, x, mask); }
+  return x;
+}
+//! NaN is passed over.
+[[nodiscard]] __device__ inline float max_over_warp(float x) noexcept
+{
+  return ordered_float(__reduce_max_sync(0xFFFF'FFFFu, ordered_int(x)));
+}
+
+//! Where the numbers of a partial result lie: sums [heads, head_dim], then (maximum, sum) [heads], then
+//! candidates [2, places]. In shared or in device memory.
+template <class Traits>
+struct partial_row {
+  float* at = nullptr;
+
+  [[nodiscard]] __device__ float* out(int head) const noexcept { return at + head * Traits::head_dim; }
+  [[nodiscard]] __device__ float2& state(int head) const noexcept
+  {
+    return reinterpret_cast<float2*>(at + Traits::part_states)[head];
+  }
+  [[nodiscard]] __device__ candidate* candidates() const noexcept
+  {
+    return reinterpret_cast<candidate*>(at + Traits::part_candidates);
+  }
+};
+
+//! The lanes' sums become the row's: codes are taken apart, zeros added.
+//! @threads one warp
+template <class Traits>
+__device__ void close(row_accumulator<Traits>& row, bool low) noexcept
+{
+  if (Traits::has_low && low) {
+    unmix<Traits::low_tile::value.bits>(row);
+  } else {
+    unmix<Traits::high_tile::value.bits>(row);
+  }
+  constexpr int per_group = row_accumulator<Traits>::elements / row_accumulator<Traits>::groups;
+#pragma unroll
+  for (int s = 0; s < Traits::sets; ++s) {
+    row.sum[s] = sum_over_g(row.sum[s]);
+#pragma unroll
+    for (int i = 0; i < row_accumulator<Traits>::groups; ++i) {
+      row.zeros[s][i] = sum_over_g(row.zeros[s][i]);
+#pragma unroll
+      for (int e = 0; e < per_group; ++e) { row.out[s][i * per_group + e] += row.zeros[s][i]; }
+    }
+  }
+}
+
+//! @param row  closed
+//! @threads one warp; followed by __syncwarp
+template <class Traits>
+__device__ void store_partial(partial_row<Traits> const& part, row_accumulator<Traits> const& row,
+                              fragment_lane at) noexcept
+{
+  using share = vector_share<Traits::head_dim, Traits::values.groups, 8>;
+#pragma unroll
+  for (int s = 0; s < Traits::sets; ++s) {
+    int const head = 4 * s + at.t;
+    if (head >= Traits::heads) { continue; }
+    float* const to = part.out(head);
+#pragma unroll
+    for (int e = 0; e < share::elements; e += 4) {
+      if (!share::exists(at.g, e)) { continue; }
+      *reinterpret_cast<float4*>(to + share::dim(at.g, e)) =
+        float4{row.out[s][e], row.out[s][e + 1], row.out[s][e + 2], row.out[s][e + 3]};
+    }
+    if (at.g == 0) { part.state(head) = float2{row.max[s], row.sum[s]}; }
+  }
+}
+
+//! One head of a row over several parts, quads as in warp_vector; max and sum in all lanes.
+template <class Traits>
+struct merged_head {
+  warp_vector<Traits::head_dim> out{};
+  float max = row_accumulator<Traits>::lowest_reference;
+  float sum = 0.0f;
+};
+
+//! Merges heads first .. first + Heads - 1 of `count` parts.
+//! @param part(i)  the i-th part; a null one has no token
+//! @threads one warp
+template <class Traits, int Heads, class PartAt>
+__device__ void merge_heads(merged_head<Traits> (&merged)[Heads], int first, std::uint32_t count,
+                            PartAt const& part, int lane) noexcept
+{
+  constexpr unsigned all = 0xFFFF'FFFFu;
+  auto const state_of    = [&](std::uint32_t i, int n) {
+    partial_row<Traits> const from = i < count ? part(i) : partial_row<Traits>{};
+    return from.at != nullptr ? from.state(first + n)
+                              : float2{row_accumulator<Traits>::lowest_reference, 0.0f};
+  };
+#pragma unroll
+  for (int n = 0; n < Heads; ++n) {
+    for (std::uint32_t i = lane; i < count; i += 32) {
+      merged[n].max = fmaxf(merged[n].max, state_of(i, n).x);
+    }
+    merged[n].max = max_over_warp(merged[n].max);
+  }
+  for (std::uint32_t begin = 0; begin < count; begin += 32) {
+    float weight[Heads];  // of part begin + lane
+#pragma unroll
+    for (int n = 0; n < Heads; ++n) {
+      float2 const state = state_of(begin + lane, n);
+      weight[n]          = fast_exp2(state.x - merged[n].max);
+      merged[n].sum      = fmaf(weight[n], state.y, merged[n].sum);
+    }
+#pragma unroll 2
+    for (std::uint32_t i = begin; i < count && i < begin + 32; ++i) {
+      partial_row<Traits> const from = part(i);
+      if (from.at == nullptr) { continue; }
+#pragma unroll
+      for (int n = 0; n < Heads; ++n) {
+        float const w = __shfl_sync(all, weight[n], static_cast<int>(i - begin));
+        auto& out     = merged[n].out;
+#pragma unroll
+        for (int q = 0; q < out.quads_per_lane; ++q) {
+          if (!out.has(lane, q)) { continue; }
+          float4 const x =
+            *reinterpret_cast<float4 const*>(from.out(first + n) + 4 * out.quad(lane, q));
+          out.x[q][0] = fmaf(w, x.x, out.x[q][0]);
+          out.x[q][1] = fmaf(w, x.y, out.x[q][1]);
+          out.x[q][2] = fmaf(w, x.z, out.x[q][2]);
+          out.x[q][3] = fmaf(w, x.w, out.x[q][3]);
+        }
+      }
+    }
+  }
+#pragma unroll
+  for (int n = 0; n < Heads; ++n) { merged[n].sum = sum_over_warp(merged[n].sum); }
+}
+
+//! Merges all heads, at most four at a time.
+//! @param finish(head, merged)
+template <class Traits, class PartAt, class Finish>
+__device__ void merge_parts(std::uint32_t count, PartAt const& part, Finish const& finish,
+                            int lane) noexcept
+{
+#pragma unroll 1
+  for (int first = 0; first + 4 <= Traits::heads; first += 4) {
+    merged_head<Traits> merged[4];
+    merge_heads(merged, first, count, part, lane);
+#pragma unroll
+    for (int n = 0; n < 4; ++n) { finish(first + n, merged[n]); }
+  }
+  constexpr int rest = Traits::heads % 4;
+  if constexpr (rest > 0) {
+    constexpr int first = Traits::heads - rest;
+    merged_head<Traits> merged[rest];
+    merge_heads(merged, first, count, part, lane);
+#pragma unroll
+    for (int n = 0; n < rest; ++n) { finish(first + n, merged[n]); }
+  }
+}
+
+//! The candidate (tier, place) = (lane / places, lane mod places) over several parts.
+//! @threads one warp; of use in the first 2 * places lanes
+template <class Traits, class PartAt>
+[[nodiscard]] __device__ candidate merge_candidates(std::uint32_t count, PartAt const& part,
+                                                    int lane) noexcept
+{
+  candidate best{};
+  if (lane >= num_stored_tiers * Traits::candidate_places) { return best; }
+  for (std::uint32_t i = 0; i < count; ++i) {
+    partial_row<Traits> const from = part(i);
+    if (from.at == nullptr) { continue; }
+    candidate const c = from.candidates()[lane];
+    if (c.before(best)) { best = c; }
+  }
+  return best;
+}
+
+}  // namespace diffkv::detail

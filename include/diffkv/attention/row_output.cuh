@@ -1,0 +1,217 @@
+// SPDX-FileCopyrightText: 2026 The diffkv authors
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+//! @file
+//! What decode attention is given for a launch, and where the results of a row go.
+//! Read before this: attention/partial_row.cuh.  Read next: attention/page_walk.cuh.
+#include <diffkv/attention/attention_options.hpp>
+#include <diffkv/attention/partial_row.cuh>
+#include <diffkv/core/vectors.hpp>
+
+namespace diffkv::detail {
+
+template <class Traits, class T, class Out>
+struct decode_params {
+  cache_ref cache;
+  decode_workspace_ref work;
+  typename Traits::policy policy;
+  attention_options options;
+  std::uint32_t layer;
+  vectors<T> query;
+  vectors<Out> out;
+  float* lse;
+  bool whole_queries;  //!< may be read 16 bytes at a time
+  bool whole_out;      //!< may be written four elements at a time
+  tile_geometry cut[num_stored_tiers];
+
+  [[nodiscard]] __device__ planned_layer const& totals() const noexcept
+  {
+    return work.totals[work.index_of(layer)];
+  }
+  [[nodiscard]] __device__ planned_row const& row(std::uint32_t index) const noexcept
+  {
+    return work.rows[work.index_of(layer) * work.num_rows + index];
+  }
+  [[nodiscard]] __device__ planned_sequence const& sequence(std::uint32_t s) const noexcept
+  {
+    return work.sequences[work.index_of(layer) * work.capacity + s];
+  }
+};
+
+//! A row of the launch: where its queries are and its results go.
+template <class Traits, class T, class Out>
+struct row_target {
+  using params = decode_params<Traits, T, Out>;
+
+  params const& p;
+  std::uint32_t sequence;
+  std::uint32_t head;
+  std::uint32_t first_head;  //!< of the pass, in the group
+
+  __device__ row_target(params const& params_of_launch, std::uint32_t index) noexcept
+    : p{params_of_launch}
+  {
+    std::uint32_t const row = index / Traits::passes;
+    sequence                = row / p.cache.shape.num_heads;
+    head                    = row % p.cache.shape.num_heads;
+    first_head              = index % Traits::passes * Traits::heads;
+  }
+  //! Heads of the pass; the last one may have fewer.
+  [[nodiscard]] __device__ bool has(int h) const noexcept
+  {
+    return h < Traits::heads && (Traits::passes == 1 || static_cast<int>(first_head) + h <
+                                                          Traits::group_size);
+  }
+  [[nodiscard]] __device__ std::uint32_t q_head(int h) const noexcept
+  {
+    return head * Traits::group_size + first_head + static_cast<std::uint32_t>(h);
+  }
+  [[nodiscard]] __device__ T* query(int h) const noexcept
+  {
+    return p.query.at(static_cast<std::ptrdiff_t>(sequence), q_head(h));
+  }
+  [[nodiscard]] __device__ Out* out(int h) const noexcept
+  {
+    return p.out.at(static_cast<std::ptrdiff_t>(sequence), q_head(h));
+  }
+
+  //! Log-sum-exp of head h, and into the lag ring of a row that is stored.
+  //! @param max, sum  base 2
+  //! @param offset    scale * q.c
+  __device__ void store_lse(int h, float max, float sum, float offset, bool stored) const noexcept
+  {
+    float const lse = (max + fast_log2(sum)) * ln_of_2;  // -inf if sum = 0
+    if (p.lse != nullptr) {
+      // A soft-cap has seen the offset.
+      float const correction = Traits::variant::soft_cap ? 0.0f : offset;
+      p.lse[std::size_t{sequence} * p.cache.shape.num_q_heads() + q_head(h)] = lse + correction;
+    }
+    if constexpr (Traits::has_scores) {
+      if (!stored) { return; }
+      planned_sequence const& plan = p.sequence(sequence);
+      std::size_t const i          = p.cache.queries.index(
+        p.cache.shape.layer_of(plan.slot, p.layer), plan.num_tokens - 1, q_head(h));
+      p.cache.queries.lse[i]           = lse;
+      p.cache.queries.offset_logits[i] = offset;
+    }
+  }
+};
+
+template <class Out>
+__device__ void store_quad(Out* to, bool whole, float a, float b, float c, float d) noexcept
+{
+  struct alignas(4 * sizeof(Out)) quad {
+    Out element[4];
+  };
+  quad q;
+  from_f32(a, q.element[0]);
+  from_f32(b, q.element[1]);
+  from_f32(c, q.element[2]);
+  from_f32(d, q.element[3]);
+  if (whole) {
+    *reinterpret_cast<quad*>(to) = q;
+  } else {
+#pragma unroll
+    for (int e = 0; e < 4; ++e) { to[e] = q.element[e]; }
+  }
+}
+
+//! What a sum is multiplied with; a row without tokens gives 0.
+[[nodiscard]] __device__ inline float inverse_of(float sum) noexcept
+{
+  return sum == 0.0f ? 0.0f : fast_reciprocal(sum);
+}
+
+//! A row that one warp has read from its first page to its last.
+//! @param row    closed
+//! @param stage  see rotate_share
+//! @threads one warp
+template <class Traits, class T, class Out>
+__device__ void store_whole_row(row_target<Traits, T, Out> const& target, row_accumulator<Traits>& row,
+                                float const (&offset)[Traits::sets], bool stored, float* stage,
+                                fragment_lane at) noexcept
+{
+  using share = vector_share<Traits::head_dim, Traits::values.groups, 8>;
+#pragma unroll
+  for (int s = 0; s < Traits::sets; ++s) {
+    float const inverse = inverse_of(row.sum[s]);
+#pragma unroll
+    for (int e = 0; e < share::elements; ++e) { row.out[s][e] *= inverse; }
+    if constexpr (Traits::rotated) {
+      rotate_share<Traits::head_dim, Traits::values.groups, 8, 4>(row.out[s], stage, at.lane);
+    }
+    int const h = 4 * s + at.t;
+    if (!target.has(h)) { continue; }
+    Out* const to = target.out(h);
+#pragma unroll
+    for (int e = 0; e < share::elements; e += 4) {
+      if (!share::exists(at.g, e)) { continue; }
+      store_quad(to + share::dim(at.g, e), target.p.whole_out, row.out[s][e], row.out[s][e + 1],
+                 row.out[s][e + 2], row.out[s][e + 3]);
+    }
+    if (at.g == 0) { target.store_lse(h, row.max[s], row.sum[s], offset[s], stored); }
+  }
+}
+
+//! One head of a row that was merged.
+//! @threads one warp
+template <class Traits, class T, class Out>
+__device__ void store_merged_head(row_target<Traits, T, Out> const& target, int h,
+                                  merged_head<Traits>& merged, float offset, bool stored,
+                                  int lane) noexcept
+{
+  auto& v             = merged.out;
+  float const inverse = inverse_of(merged.sum);
+#pragma unroll
+  for (int q = 0; q < v.quads_per_lane; ++q) {
+#pragma unroll
+    for (int e = 0; e < 4; ++e) { v.x[q][e] *= inverse; }
+  }
+  if constexpr (Traits::rotated) { rotate(v, lane); }
+  if (!target.has(h)) { return; }
+#pragma unroll
+  for (int q = 0; q < v.quads_per_lane; ++q) {
+    if (!v.has(lane, q)) { continue; }
+    store_quad(target.out(h) + 4 * v.quad(lane, q), target.p.whole_out, v.x[q][0], v.x[q][1],
+               v.x[q][2], v.x[q][3]);
+  }
+  if (lane == 0) { target.store_lse(h, merged.max, merged.sum, offset, stored); }
+}
+
+//! A row without tokens gives 0 and lse = -inf.
+//! @threads one warp
+template <class Traits, class T, class Out>
+__device__ void store_empty_row(row_target<Traits, T, Out> const& target, int lane) noexcept
+{
+#pragma unroll 1
+  for (int h = 0; h < Traits::heads; ++h) {
+    merged_head<Traits> nothing{};
+    store_merged_head(target, h, nothing, 0.0f, false, lane);
+  }
+}
+
+//! What else a row that catches up leaves: its candidates, and, once per sequence, that its queries
+//! are summed.
+//! @param c  candidate (tier, place) = (lane / places, lane mod places)
+//! @threads one warp
+template <class Traits, class T, class Out>
+__device__ void store_scores(row_target<Traits, T, Out> const& target, candidate const& c,
+                             int lane) noexcept
+{
+  static_assert(Traits::has_scores);
+  auto const& p = target.p;
+  if (target.first_head != 0) { return; }
+  planned_sequence const& plan = p.sequence(target.sequence);
+  std::size_t const row        = p.cache.shape.row(plan.slot, p.layer, target.head);
+  constexpr int places         = Traits::candidate_places;
+  if (lane < num_stored_tiers * places) {
+    p.cache.state.candidates_of(row, lane < places ? tier::high : tier::low)[lane % places] = c;
+  }
+  if (target.head == 0 && lane == 0) {
+    std::int32_t& last = p.cache.layer(plan.slot, p.layer).queries.last_query;
+    last               = max_of(plan.queries.last_query, plan.last_query);
+  }
+}
+
+}  // namespace diffkv::detail
