@@ -1,0 +1,58 @@
+// SPDX-FileCopyrightText: 2026 The diffkv authors
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+//! @file
+//! One life of sequences with scores, checked: what the tests of the score path do.
+#include <diffkv/policy/any_policy.hpp>
+
+#include "support/catch.hpp"
+#include "support/score_run.cuh"
+
+namespace diffkv::test {
+
+//! Policies for host and device; the longest sequence has 200 tokens.
+class score_policies {
+ public:
+  [[nodiscard]] any_policy host(policy_kind kind) const { return make(kind, table_.ref()); }
+  [[nodiscard]] any_policy device(policy_kind kind) const
+  {
+    return make(kind, {sums_.data(), 200});
+  }
+
+ private:
+  [[nodiscard]] static any_policy make(policy_kind kind, harmonic_ref harmonic)
+  {
+    any_policy p;
+    p.kind                 = kind;
+    p.relative.harmonic    = harmonic;
+    p.static_budget.budget = 40;
+    return p;
+  }
+  harmonic_table table_{200};
+  device_array<double> sums_{table_.ref().sums, 201};
+};
+
+template <class High, class Low, int HeadDim, conditioning Set = conditioning::none>
+using scored_config = static_config<any_policy, High, Low, HeadDim, Set>;
+
+template <class Config, class Variant, class T = __half>
+void check_scores(policy_kind kind, score_setup const& setup = {}, int rounds = 40,
+                  std::uint64_t seed = 1)
+{
+  CAPTURE(static_cast<int>(kind), Variant::group_size, Variant::score_every, Variant::exact_lag,
+          seed);
+  score_policies const policies;
+  score_run<Config, Variant, T> run{setup, policies.host(kind), policies.device(kind), seed};
+  run.live(rounds);
+  CHECK(run.trouble() == "");
+  // It was no idle life.
+  CHECK(run.caught_up() >= rounds / Variant::score_every);
+  CHECK(run.scored() > 10 * rounds);
+  CHECK(run.candidates() > 0);
+}
+
+inline constexpr policy_kind all_policies[] = {policy_kind::paper, policy_kind::artifact,
+                                               policy_kind::relative, policy_kind::static_budget};
+
+}  // namespace diffkv::test
