@@ -6,17 +6,18 @@
 # [small], which are a representative subset. The last line says how it went.
 #   scripts/test_gpu.sh                      builds build/gpu-test for the GPU of this machine first
 #   scripts/test_gpu.sh --build FOLDER       a folder that cmake has configured
-#   scripts/test_gpu.sh --binary PATH        a program built elsewhere; nothing else is needed
+#   scripts/test_gpu.sh --binary PATH        a program built elsewhere; nothing else is needed. More of
+#                                            them may follow; compute-sanitizer looks at the first
 #   scripts/test_gpu.sh --no-sanitizer ...   the tests alone
 set -euo pipefail
 here="$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)"
 
 sanitized='[small]'  # the one place that says what compute-sanitizer looks at
 tools=(memcheck racecheck initcheck synccheck)
-binary='' folder=''
+binaries=() folder=''
 while [ "$#" -gt 0 ]; do
   case "$1" in
-    --binary) binary="${2:?--binary needs a path}"; shift 2 ;;
+    --binary) binaries+=("${2:?--binary needs a path}"); shift 2 ;;
     --build) folder="${2:?--build needs a folder}"; shift 2 ;;
     --no-sanitizer) tools=(); shift ;;
     *) echo "error: unknown argument $1; see the head of scripts/test_gpu.sh" >&2; exit 2 ;;
@@ -29,10 +30,13 @@ trap 'rm -f "$log"' EXIT
 summary='' failed=0
 
 say "running the tests"
-if [ -n "$binary" ]; then
-  [ -x "$binary" ] || { echo "error: $binary is no program" >&2; exit 2; }
-  "$binary" 2>&1 | tee "$log" || failed=1
-  summary="$(grep -E '^(All tests passed|test cases:)' "$log" | tail -n 1)"
+if [ "${#binaries[@]}" -gt 0 ]; then
+  for binary in "${binaries[@]}"; do
+    [ -x "$binary" ] || { echo "error: $binary is no program" >&2; exit 2; }
+    "$binary" 2>&1 | tee "$log" || failed=1
+    result="$(grep -E '^(All tests passed|test cases:)' "$log" | tail -n 1 || true)"
+    summary+="${summary:+; }${result:-$binary did not end}"
+  done
 else
   . "$here/setup.sh"
   if [ -z "$folder" ]; then
@@ -42,10 +46,10 @@ else
     configure "$folder" -DCMAKE_BUILD_TYPE=Release -DCMAKE_CUDA_ARCHITECTURES=native \
       -DDIFFKV_BUILD_EXAMPLES=OFF -DDIFFKV_WERROR=ON "${cuda_args[@]}"
   fi
-  cmake --build "$folder" --target diffkv_device_tests
+  cmake --build "$folder" --target diffkv_device_tests diffkv_other_gpu_tests
   ctest --test-dir "$folder" -L gpu --no-tests=error --output-on-failure 2>&1 | tee "$log" || failed=1
-  summary="$(grep -E '^[0-9]+% tests passed' "$log" | tail -n 1)"
-  binary="$(find "$folder" -name diffkv_device_tests -type f -perm -u+x | head -n 1)"
+  summary="$(grep -E '^[0-9]+% tests passed' "$log" | tail -n 1 || true)"
+  binaries=("$(find "$folder" -name diffkv_device_tests -type f -perm -u+x | head -n 1)")
 fi
 summary="${summary:-the tests did not end}"
 
@@ -64,7 +68,7 @@ for tool in "${tools[@]}"; do
   # Tests provoke errors of calls on purpose; what kernels do is looked at.
   status=0
   "$sanitizer" --tool "$tool" --report-api-errors no --print-limit 10 --error-exitcode 9 \
-    "$binary" "$sanitized" 2>&1 | tee "$log" || status=1
+    "${binaries[0]}" "$sanitized" 2>&1 | tee "$log" || status=1
   errors="$(sed -n 's/^=* *\(ERROR SUMMARY\|RACECHECK SUMMARY\): *//p' "$log" | head -n 1)"
   summary+="; $tool ${errors:-did not end}"
   [ "$status" -eq 0 ] || failed=1

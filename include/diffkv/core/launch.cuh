@@ -10,6 +10,7 @@
 #include <cuda_runtime.h>  // cudaLaunchKernelEx
 
 #include <cstddef>
+#include <string>
 
 namespace diffkv::detail {
 
@@ -42,26 +43,59 @@ __device__ inline void wait_for_previous() noexcept
 #endif
 }
 
-//! @throws cuda_error with the status of this launch; an older error of somebody else's is not looked at
-//! @stream ordered in `stream`, does not wait, may be captured in a graph
+//! A stream, and the function that launches into it: a failure names its caller, not `launch`.
+struct launch_site {
+  // Not explicit: where a stream is given, the default argument is evaluated in the calling
+  // function.
+  launch_site(cudaStream_t to, char const* caller = __builtin_FUNCTION()) noexcept
+    : stream{to}, operation{caller}
+  {}
+  cudaStream_t stream;
+  char const* operation;
+};
+
+//! In words: what was launched and, where the program holds no code for the GPU, what it lacks.
+[[nodiscard]] inline std::string describe_launch(char const* operation, launch_shape const& shape,
+                                                 cudaError_t status)
+{
+  std::string text = std::string{operation} + ", launch of " + std::to_string(shape.grid) +
+                     " CTAs of " + std::to_string(shape.threads) + " threads with " +
+                     std::to_string(shape.shared_bytes) + " bytes of dynamic shared memory";
+  if (status == cudaErrorNoKernelImageForDevice || status == cudaErrorInvalidDeviceFunction) {
+    int device = 0, major = 0, minor = 0;
+    static_cast<void>(cudaGetDevice(&device));
+    static_cast<void>(cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device));
+    static_cast<void>(cudaDeviceGetAttribute(&minor, cudaDevAttrComputeCapabilityMinor, device));
+    text += ": the program must be compiled for this GPU, too, whose compute capability is " +
+            std::to_string(major) + "." + std::to_string(minor);
+  }
+  return text;
+}
+
+//! @throws cuda_error with the status of this launch; its text names the caller. An older error of
+//!         somebody else's is not looked at
+//! @stream ordered in the stream of `site`, does not wait, may be captured in a graph
 template <class... Parameters, class... Arguments>
-void launch(void (*kernel)(Parameters...), launch_shape const& shape, cudaStream_t stream,
+void launch(void (*kernel)(Parameters...), launch_shape const& shape, launch_site site,
             Arguments&&... arguments)
 {
   if (shape.grid == 0) { return; }
-  device_guard const guard{stream};
+  device_guard const guard{site.stream};
   cudaLaunchAttribute attribute{};
   attribute.id = cudaLaunchAttributeProgrammaticStreamSerialization;
   attribute.val.programmaticStreamSerializationAllowed = 1;
   cudaLaunchConfig_t config{};
-  config.gridDim          = dim3{shape.grid};
-  config.blockDim         = dim3{shape.threads};
-  config.dynamicSmemBytes = shape.shared_bytes;
-  config.stream           = stream;
-  config.attrs            = &attribute;
-  config.numAttrs         = shape.overlaps_previous ? 1 : 0;
-  DIFFKV_CUDA_TRY(cudaLaunchKernelEx(
-    &config, kernel, static_cast<Parameters>(static_cast<Arguments&&>(arguments))...));
+  config.gridDim           = dim3{shape.grid};
+  config.blockDim          = dim3{shape.threads};
+  config.dynamicSmemBytes  = shape.shared_bytes;
+  config.stream            = site.stream;
+  config.attrs             = &attribute;
+  config.numAttrs          = shape.overlaps_previous ? 1 : 0;
+  cudaError_t const status = cudaLaunchKernelEx(
+    &config, kernel, static_cast<Parameters>(static_cast<Arguments&&>(arguments))...);
+  if (status != cudaSuccess) {
+    check_cuda(status, describe_launch(site.operation, shape, status).c_str());
+  }
 }
 
 }  // namespace diffkv::detail
