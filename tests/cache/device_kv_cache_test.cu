@@ -4,13 +4,11 @@
 //! @file
 //! device_kv_cache leaves, after every call of random lives, what kv_cache of the same configuration
 //! leaves, byte for byte: pages, ring, tables, row state, query rings, refusals, statistics.
-#include <diffkv/policy/any_policy.hpp>
-#include <diffkv/policy/device_harmonic.hpp>
-
 #include <thread>
 
 #include "support/catch.hpp"
 #include "support/device_twin.cuh"
+#include "support/twin_policies.hpp"
 
 namespace {
 
@@ -28,62 +26,12 @@ using usual_twin   = test::device_twin<usual_config, __half>;
 static_assert(small_config::layouts::high::tokens_per_page == 16);
 static_assert(usual_config::layouts::page_bytes == 7168);
 
-struct policies {
-  harmonic_table table{400};
-  test::device_array<double> sums{table.ref().sums, 401};
-
-  [[nodiscard]] any_policy host(policy_kind kind) const
-  {
-    any_policy p;
-    p.kind                 = kind;
-    p.relative.harmonic    = table.ref();
-    p.static_budget.budget = 24;
-    return p;
-  }
-  [[nodiscard]] any_policy device(policy_kind kind) const
-  {
-    any_policy p             = host(kind);
-    p.relative.harmonic.sums = sums.data();
-    return p;
-  }
-};
-
-struct extents {
-  std::uint32_t slots, layers, heads, group;
-  std::int32_t max_tokens, window, score_every;
-  std::uint32_t num_pages;
-};
-
-//! Row by row other thresholds, at which random requests use all tiers.
-template <class Config>
-test::twin_setup setup_of(extents const& e, policy_kind kind)
-{
-  test::twin_setup setup;
-  cache_options& o = setup.options;
-  o.shape        = {e.slots, e.layers, e.heads, e.group, 64, e.max_tokens, e.window, e.score_every};
-  o.num_pages    = e.num_pages;
-  o.checked_ring = true;
-  test::random random{e.slots * 7ull + e.layers};
-  for (std::uint32_t r = 0; r < o.shape.rows_per_slot(); ++r) {
-    float const low = random.pick(std::vector<float>{0.0f, 0.3f, 0.7f, 0.9f});
-    float const up  = random.pick(std::vector<float>{0.0f, 0.2f, 0.8f});
-    o.row_limits.push_back(kind == policy_kind::artifact ? thresholds{2 * low + up, 2 * low}
-                                                         : thresholds{low + up, low});
-  }
-  if (has(Config::conditioned, conditioning::centred)) {
-    o.key_offsets = random.floats(std::size_t{o.shape.rows_per_slot()} * 64, -1.0f, 1.0f);
-  }
-  setup.prompt_tokens = e.max_tokens * 2 / 3;
-  setup.prompts       = e.slots < 4 ? e.slots : 4;
-  return setup;
-}
-
 //! Lives of a twin, which must not be in trouble afterwards.
 template <class Twin>
 test::twin_counts live(test::twin_setup const& setup, policy_kind kind, int operations,
                        std::uint64_t seed)
 {
-  policies const all;
+  test::twin_policies const all{400, 24};
   CAPTURE(static_cast<int>(kind), seed, setup.options.shape.num_slots);
   Twin twin{setup, all.host(kind), all.device(kind), seed};
   twin.live(operations);
@@ -102,7 +50,7 @@ TEST_CASE("device_kv_cache: a hundred thousand mixed operations leave what the h
   // A batch of one; a row a sequence and the least window; no scores; large batches; ordinary ones.
   // Pages are so few that prompts and steps are refused.
   struct part {
-    extents e;
+    test::twin_extents e;
     int operations;
   };
   part const all_small[] = {{{1, 2, 2, 2, 90, 8, 4, 16}, 300},
@@ -116,10 +64,12 @@ TEST_CASE("device_kv_cache: a hundred thousand mixed operations leave what the h
   std::uint64_t seed = 1;
   for (policy_kind kind : kinds) {
     for (part const& p : all_small) {
-      counts.add(live<small_twin>(setup_of<small_config>(p.e, kind), kind, p.operations, seed++));
+      counts.add(
+        live<small_twin>(test::setup_of<small_config>(p.e, kind), kind, p.operations, seed++));
     }
     for (part const& p : all_usual) {
-      counts.add(live<usual_twin>(setup_of<usual_config>(p.e, kind), kind, p.operations, seed++));
+      counts.add(
+        live<usual_twin>(test::setup_of<usual_config>(p.e, kind), kind, p.operations, seed++));
     }
   }
   CAPTURE(counts.admitted, counts.refused_prompts, counts.impossible_prompts, counts.stored,
@@ -137,16 +87,17 @@ TEST_CASE("device_kv_cache: a hundred thousand mixed operations leave what the h
 
 TEST_CASE("device_kv_cache: some lives, few enough for compute-sanitizer", "[cache][small]")
 {
-  live<small_twin>(setup_of<small_config>({3, 2, 2, 3, 60, 5, 4, 30}, policy_kind::paper),
+  live<small_twin>(test::setup_of<small_config>({3, 2, 2, 3, 60, 5, 4, 30}, policy_kind::paper),
                    policy_kind::paper, 24, 5);
-  live<usual_twin>(setup_of<usual_config>({2, 2, 1, 2, 150, 24, 2, 16}, policy_kind::relative),
-                   policy_kind::relative, 16, 6);
+  live<usual_twin>(
+    test::setup_of<usual_config>({2, 2, 1, 2, 150, 24, 2, 16}, policy_kind::relative),
+    policy_kind::relative, 16, 6);
 }
 
 TEST_CASE("device_kv_cache: graphs captured once serve a thousand steps of changing batches",
           "[cache]")
 {
-  policies const all;
+  test::twin_policies const all{400, 24};
   auto const serve = [&](auto& twin) {
     twin.live_steps(500);
     CHECK(twin.trouble() == "");
@@ -154,11 +105,12 @@ TEST_CASE("device_kv_cache: graphs captured once serve a thousand steps of chang
     CHECK(twin.counts().refused_steps > 10);
     CHECK(twin.counts().stepped > 1500);
   };
-  test::twin_setup setup = setup_of<small_config>({10, 2, 2, 2, 100, 8, 4, 90}, policy_kind::paper);
-  setup.captured         = true;
+  test::twin_setup setup =
+    test::setup_of<small_config>({10, 2, 2, 2, 100, 8, 4, 90}, policy_kind::paper);
+  setup.captured = true;
   small_twin small{setup, all.host(policy_kind::paper), all.device(policy_kind::paper), 11};
   serve(small);
-  setup          = setup_of<usual_config>({8, 3, 1, 2, 260, 16, 2, 34}, policy_kind::relative);
+  setup = test::setup_of<usual_config>({8, 3, 1, 2, 260, 16, 2, 34}, policy_kind::relative);
   setup.captured = true;
   usual_twin usual{setup, all.host(policy_kind::relative), all.device(policy_kind::relative), 12};
   serve(usual);
@@ -169,7 +121,7 @@ TEST_CASE("device_kv_cache: calls keep their order in a stream that is busy and 
 {
   // Work in any other stream would run before its inputs are there.
   test::twin_setup setup =
-    setup_of<small_config>({4, 2, 2, 2, 80, 8, 4, 48}, policy_kind::artifact);
+    test::setup_of<small_config>({4, 2, 2, 2, 80, 8, 4, 48}, policy_kind::artifact);
   setup.spin_ns = 10'000'000;
   live<small_twin>(setup, policy_kind::artifact, 60, 21);
   setup.captured = true;
@@ -179,10 +131,10 @@ TEST_CASE("device_kv_cache: calls keep their order in a stream that is busy and 
 TEST_CASE("device_kv_cache: two host threads with a cache and a stream each do not meet",
           "[cache][stream]")
 {
-  policies const all;
+  test::twin_policies const all{400, 24};
   test::twin_setup setups[2] = {
-    setup_of<small_config>({6, 2, 2, 2, 80, 8, 4, 60}, policy_kind::paper),
-    setup_of<small_config>({6, 2, 2, 2, 80, 8, 4, 60}, policy_kind::paper)};
+    test::setup_of<small_config>({6, 2, 2, 2, 80, 8, 4, 60}, policy_kind::paper),
+    test::setup_of<small_config>({6, 2, 2, 2, 80, 8, 4, 60}, policy_kind::paper)};
   setups[1].captured = true;  // one captures while the other works
   small_twin a{setups[0], all.host(policy_kind::paper), all.device(policy_kind::paper), 31};
   small_twin b{setups[1], all.host(policy_kind::paper), all.device(policy_kind::paper), 32};
@@ -206,9 +158,10 @@ TEST_CASE("device_kv_cache: two host threads with a cache and a stream each do n
 
 TEST_CASE("device_kv_cache: two runs of the same calls leave the same bytes", "[cache]")
 {
-  policies const all;
-  auto const setup = setup_of<usual_config>({6, 2, 2, 2, 200, 16, 4, 50}, policy_kind::relative);
-  auto const run   = [&] {
+  test::twin_policies const all{400, 24};
+  auto const setup =
+    test::setup_of<usual_config>({6, 2, 2, 2, 200, 16, 4, 50}, policy_kind::relative);
+  auto const run = [&] {
     auto twin = std::make_unique<usual_twin>(setup, all.host(policy_kind::relative),
                                              all.device(policy_kind::relative), 41);
     twin->live(80);
@@ -223,8 +176,8 @@ TEST_CASE("device_kv_cache: two runs of the same calls leave the same bytes", "[
 TEST_CASE("device_kv_cache: a resource of the caller's own is asked once and given everything back",
           "[cache]")
 {
-  policies const all;
-  auto const setup = setup_of<small_config>({4, 2, 2, 2, 80, 8, 4, 48}, policy_kind::paper);
+  test::twin_policies const all{400, 24};
+  auto const setup = test::setup_of<small_config>({4, 2, 2, 2, 80, 8, 4, 48}, policy_kind::paper);
   test::counting_device_resource resource{};
   test::device_stream stream;
   {
@@ -249,10 +202,10 @@ TEST_CASE("device_kv_cache: a resource of the caller's own is asked once and giv
 
 TEST_CASE("device_kv_cache: illegal options are refused before any memory is asked for", "[cache]")
 {
-  policies const all;
+  test::twin_policies const all{400, 24};
   test::device_stream stream;
   test::counting_device_resource resource{};
-  auto const setup  = setup_of<small_config>({4, 2, 2, 2, 80, 8, 4, 48}, policy_kind::paper);
+  auto const setup  = test::setup_of<small_config>({4, 2, 2, 2, 80, 8, 4, 48}, policy_kind::paper);
   auto const refuse = [&](char const* named, auto&& change) {
     cache_options options = setup.options;
     prompt_limits prompts{4, 2, 50};
@@ -278,8 +231,8 @@ TEST_CASE("device_kv_cache: illegal options are refused before any memory is ask
 TEST_CASE("device_kv_cache: wrong calls are refused before any launch and leave no error behind",
           "[cache][small]")
 {
-  policies const all;
-  auto const setup = setup_of<small_config>({4, 2, 2, 2, 80, 8, 4, 48}, policy_kind::paper);
+  test::twin_policies const all{400, 24};
+  auto const setup = test::setup_of<small_config>({4, 2, 2, 2, 80, 8, 4, 48}, policy_kind::paper);
   small_twin twin{setup, all.host(policy_kind::paper), all.device(policy_kind::paper), 61};
   auto& cache = twin.device();
   test::device_array<std::uint32_t> const slots{8};
@@ -319,8 +272,8 @@ TEST_CASE("device_kv_cache: wrong calls are refused before any launch and leave 
 TEST_CASE("device_kv_cache: somebody else's old error is neither reported nor taken away",
           "[cache][small]")
 {
-  policies const all;
-  auto const setup = setup_of<small_config>({4, 2, 2, 2, 80, 8, 4, 48}, policy_kind::paper);
+  test::twin_policies const all{400, 24};
+  auto const setup = test::setup_of<small_config>({4, 2, 2, 2, 80, 8, 4, 48}, policy_kind::paper);
   small_twin twin{setup, all.host(policy_kind::paper), all.device(policy_kind::paper), 71};
   static_cast<void>(cudaSetDevice(999));
   CHECK_NOTHROW(twin.live(20));
@@ -332,11 +285,11 @@ TEST_CASE(
   "device_kv_cache: memory that the device has not is a cuda_error, and the next cache works",
   "[cache]")
 {
-  policies const all;
+  test::twin_policies const all{400, 24};
   test::device_stream stream;
   cuda_async_resource const resource{stream.get()};
-  using cache           = device_kv_cache<usual_config>;
-  auto const setup      = setup_of<usual_config>({2, 1, 1, 1, 80, 8, 4, 40}, policy_kind::paper);
+  using cache      = device_kv_cache<usual_config>;
+  auto const setup = test::setup_of<usual_config>({2, 1, 1, 1, 80, 8, 4, 40}, policy_kind::paper);
   cache_options options = setup.options;
   options.num_pages     = 400'000'000;  // 2.9 TB
   CHECK_THROWS_AS(

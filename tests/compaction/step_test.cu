@@ -4,10 +4,9 @@
 //! @file
 //! The generation step on the device leaves what its host twin leaves, byte for byte: codes, scales,
 //! scores, positions, tables, windows, counts, ring, refusals.
-#include <diffkv/policy/any_policy.hpp>
-
 #include "support/catch.hpp"
 #include "support/step_run.cuh"
+#include "support/twin_policies.hpp"
 
 namespace step_test {
 
@@ -76,32 +75,12 @@ void compare(Policy const& on_host, Policy const& on_device, cache_shape const& 
   if constexpr (config::layouts::has_low) { CHECK(run.demoted() + run.filled() > 0); }
 }
 
-struct policies {
-  harmonic_table table{200};
-  test::device_array<double> sums{table.ref().sums, 201};
-
-  [[nodiscard]] any_policy host(policy_kind kind) const
-  {
-    any_policy p;
-    p.kind                 = kind;
-    p.relative.harmonic    = table.ref();
-    p.static_budget.budget = 40;
-    return p;
-  }
-  [[nodiscard]] any_policy device(policy_kind kind) const
-  {
-    any_policy p             = host(kind);
-    p.relative.harmonic.sums = sums.data();
-    return p;
-  }
-};
-
 }  // namespace
 
 TEST_CASE("step: the device equals its host twin for every built-in policy and score lag",
           "[compaction]")
 {
-  policies const all;
+  test::twin_policies const all{200, 40};
   std::uint64_t seed = 1;
   for (policy_kind kind : {policy_kind::paper, policy_kind::artifact, policy_kind::relative}) {
     for (int score_every : {0, 1, 2, 4}) {
@@ -155,7 +134,7 @@ TEST_CASE("step: the device equals its host twin at every head dim", "[compactio
 
 TEST_CASE("step: a graph captured once serves 1,000 steps of changing batches", "[compaction]")
 {
-  policies const all;
+  test::twin_policies const all{200, 40};
   compare<any_policy, k8v4, k4v2, 64, both, 1792>(all.host(policy_kind::relative),
                                                   all.device(policy_kind::relative),
                                                   shape_of(64, 6, 16, 4), 1000, 51, true);

@@ -20,6 +20,13 @@ inline void check(cudaError_t status, char const* what)
   }
 }
 
+[[nodiscard]] inline int current_device()
+{
+  int device = 0;
+  check(cudaGetDevice(&device), "cudaGetDevice");
+  return device;
+}
+
 //! Non-blocking: work that strays to the default stream is not ordered with it.
 class device_stream {
  public:

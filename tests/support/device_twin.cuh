@@ -13,42 +13,10 @@
 #include <string>
 
 #include "support/device_cache.hpp"
-#include "support/device_memory.hpp"
 #include "support/host_cache.hpp"
-#include "support/random.hpp"
+#include "support/twin_inputs.hpp"
 
 namespace diffkv::test {
-
-struct twin_setup {
-  cache_options options{};
-  std::int32_t prompt_tokens = 0;      //!< longest prompt
-  std::uint32_t prompts      = 4;      //!< of one admission
-  bool captured              = false;  //!< operations are replays of graphs captured once
-  std::uint64_t spin_ns      = 0;  //!< in front of each operation a kernel keeps the stream busy
-};
-
-//! Operations of sequences, by what became of them.
-struct twin_counts {
-  int admitted = 0, refused_prompts = 0, impossible_prompts = 0, stored = 0, stepped = 0,
-      refused_steps = 0, released = 0, launches = 0;
-
-  [[nodiscard]] int sum() const
-  {
-    return admitted + refused_prompts + impossible_prompts + stored + stepped + refused_steps +
-           released;
-  }
-  void add(twin_counts const& o)
-  {
-    admitted += o.admitted;
-    refused_prompts += o.refused_prompts;
-    impossible_prompts += o.impossible_prompts;
-    stored += o.stored;
-    stepped += o.stepped;
-    refused_steps += o.refused_steps;
-    released += o.released;
-    launches += o.launches;
-  }
-};
 
 namespace {
 __global__ void spin_kernel(std::uint64_t nanoseconds)
@@ -79,6 +47,7 @@ class device_twin {
               device_policy,
               resource_,
               stream_.get()},
+      inputs_{setup_, stream_.get()},
       lives_(shape().num_slots, false)
   {
     // Both start with the same bytes in pages that nobody has written.
@@ -141,11 +110,12 @@ class device_twin {
     std::vector<std::uint32_t> slots = all_slots();
     slots.resize(std::min<std::size_t>(slots.size(), random_.below(setup_.prompts + 1)));
     std::vector<host::admission> possible;
+    std::vector<std::int32_t> lengths;
     std::vector<std::uint32_t> index, refused;
     for (std::uint32_t i = 0; i < slots.size(); ++i) {
       int n = random_.one_in(8) ? 0 : random_.between(1, setup_.prompt_tokens);
       if (random_.one_in(12)) { n = random_.one_in(2) ? -1 : shape().max_tokens + 1; }
-      lengths_.host()[i] = n;
+      lengths.push_back(n);
       if (n < 0 || n > shape().max_tokens || host_.usage(slots[i]).pages != 0) {
         refused.push_back(i);
         continue;
@@ -154,9 +124,9 @@ class device_twin {
       index.push_back(i);
     }
     counts_.impossible_prompts += static_cast<int>(refused.size());
-    auto const batch = begin(slots, setup_.prompts);
-    lengths_.upload(stream());
-    perform(admit_graph_, [&] { device_.admit(batch, lengths_.device(), refusals(), stream()); });
+    auto const batch     = begin(slots, setup_.prompts);
+    auto const on_device = inputs_.lengths(lengths);
+    perform(admit_graph_, [&] { device_.admit(batch, on_device, refusals(), stream()); });
 
     std::vector<std::uint32_t> short_of_pages(possible.size());
     short_of_pages.resize(host_.admit(possible.data(), static_cast<std::uint32_t>(possible.size()),
@@ -182,77 +152,28 @@ class device_twin {
   {
     if (!trouble_.empty()) { return; }
     std::vector<std::uint32_t> slots;
-    std::int64_t at = 0;
-    for (host::admission const& a : admitted) {
-      first_tokens_.host()[slots.size()] = at;
-      slots.push_back(a.slot);
-      at += a.num_tokens;
-    }
+    for (host::admission const& a : admitted) { slots.push_back(a.slot); }
     auto const batch = begin(slots, setup_.prompts);
-    first_tokens_.upload(stream());
-    renew(prompt_keys_, 2.0f);
-    renew(prompt_values_, 2.0f);
-    for (float& x : importances_.host()) {
-      x = random_.uniform(0.0f, 3.0f) / static_cast<float>(setup_.prompt_tokens);
-    }
-    importances_.upload(stream());
+    inputs_.renew_prompts(admitted, random_);
     std::uint32_t const layers = shape().num_layers;
     std::uint32_t const split  = setup_.captured ? layers : random_.below(layers) + 1;
     perform(store_graph_, [&] {
-      device_.store_prompt(batch, source(0), {0, split}, stream());
+      device_.store_prompt(batch, inputs_.prompts_from(0), {0, split}, stream());
       if (split < layers) {
-        device_.store_prompt(batch, source(split), {split, layers - split}, stream());
+        device_.store_prompt(batch, inputs_.prompts_from(split), {split, layers - split}, stream());
       }
     });
+    // In the order of the device's calls, in which pages go back to the ring.
     for (layer_range range : {layer_range{0, split}, layer_range{split, layers - split}}) {
-      for (std::size_t s = 0; s < admitted.size(); ++s) {
+      for (std::size_t i = 0; i < admitted.size(); ++i) {
         for (std::uint32_t l = range.first; l < range.first + range.count; ++l) {
-          store_on_host(admitted[s], first_tokens_.host()[s], l);
+          auto const x = inputs_.prompt_on_host(i, admitted[i].num_tokens, l);
+          host_.store_prompt(admitted[i].slot, l, x.key, x.value, x.importances.data());
         }
       }
     }
     counts_.stored += static_cast<int>(admitted.size());
     compare("store_prompt");
-  }
-  [[nodiscard]] std::size_t tokens() const
-  {
-    return static_cast<std::size_t>(setup_.prompt_tokens) * setup_.prompts;
-  }
-  [[nodiscard]] std::ptrdiff_t layer_stride() const
-  {
-    return static_cast<std::ptrdiff_t>(tokens() * shape().num_heads) * shape().head_dim;
-  }
-  [[nodiscard]] prompt_source<T> source(std::uint32_t layer) const
-  {
-    auto const heads = static_cast<std::ptrdiff_t>(shape().num_heads);
-    auto const n     = static_cast<std::ptrdiff_t>(tokens());
-    prompt_source<T> from;
-    from.key   = packed<T const>(prompt_keys_.device() + layer * layer_stride(), shape().num_heads,
-                               shape().head_dim);
-    from.value = packed<T const>(prompt_values_.device() + layer * layer_stride(),
-                                 shape().num_heads, shape().head_dim);
-    from.key_layer_stride = from.value_layer_stride = layer_stride();
-    from.importances                                = importances_.device() + layer * heads * n;
-    from.importance_layer_stride                    = heads * n;
-    from.importance_head_stride                     = n;
-    from.first_tokens                               = first_tokens_.device();
-    from.max_tokens                                 = setup_.prompt_tokens;
-    return from;
-  }
-  void store_on_host(host::admission const& a, std::int64_t first, std::uint32_t layer)
-  {
-    std::vector<float> own;
-    for (std::uint32_t h = 0; h < shape().num_heads; ++h) {
-      float const* from = importances_.host().data() +
-                          (std::size_t{layer} * shape().num_heads + h) * tokens() + first;
-      own.insert(own.end(), from, from + a.num_tokens);
-    }
-    auto const of = [&](staged_array<T> const& x) {
-      return packed<T const>(
-        x.host().data() + layer * layer_stride() + first * shape().num_heads * shape().head_dim,
-        shape().num_heads, shape().head_dim);
-    };
-    host_.store_prompt(a.slot, layer, of(prompt_keys_), of(prompt_values_), own.data());
   }
 
   //! One token more in some sequences: step, append of all layers, statistics; then attention.
@@ -265,15 +186,12 @@ class device_twin {
       if (lives_[slot] && !full && !random_.one_in(few ? 2 : 12)) { slots.push_back(slot); }
     }
     auto const batch = begin(slots, shape().num_slots);
-    renew(keys_, 1.0f);
-    renew(values_, 1.0f);
-    renew(queries_, random_.one_in(3) ? 8.0f : 1.0f);
+    inputs_.renew_tokens(random_);
     perform(step_graph_, [&] {
       device_.step(batch, refusals(), stream());
       for (std::uint32_t l = 0; l < shape().num_layers; ++l) {
-        device_.append(batch, l, of_device(keys_, l, shape().num_heads),
-                       of_device(values_, l, shape().num_heads),
-                       of_device(queries_, l, shape().num_q_heads()), stream());
+        auto const x = inputs_.on_device(l);
+        device_.append(batch, l, x.key, x.value, x.query, stream());
       }
       device_.statistics(statistics(), stream());
     });
@@ -282,9 +200,8 @@ class device_twin {
     std::vector<std::uint32_t> refused(count);
     refused.resize(host_.step(slots.data(), count, {nullptr, refused.data()}));
     for (std::uint32_t l = 0; l < shape().num_layers; ++l) {
-      host_.append(slots.data(), count, l, of_host(keys_, l, 0, shape().num_heads),
-                   of_host(values_, l, 0, shape().num_heads),
-                   of_host(queries_, l, 0, shape().num_q_heads()));
+      auto const x = inputs_.on_host(l);
+      host_.append(slots.data(), count, l, x.key, x.value, x.query);
     }
     counts_.refused_steps += static_cast<int>(refused.size());
     counts_.stepped += static_cast<int>(slots.size() - refused.size());
@@ -305,7 +222,7 @@ class device_twin {
     for (std::uint32_t s = 0; s < slots.size(); ++s) {
       if (std::count(refused.begin(), refused.end(), s) != 0) { continue; }
       for (std::uint32_t l = 0; l < shape().num_layers; ++l) {
-        host_.decode(&slots[s], 1, l, {0.125f}, of_host(queries_, l, s, shape().num_q_heads()),
+        host_.decode(&slots[s], 1, l, {0.125f}, inputs_.on_host(l, s).query,
                      packed(out.data(), shape().num_q_heads(), shape().head_dim), nullptr);
       }
     }
@@ -347,7 +264,6 @@ class device_twin {
     compare("release");
   }
 
-  // Inputs and what comes back.
   [[nodiscard]] std::vector<std::uint32_t> all_slots()
   {
     std::vector<std::uint32_t> slots(shape().num_slots);
@@ -359,45 +275,24 @@ class device_twin {
   [[nodiscard]] batch_ref begin(std::vector<std::uint32_t> const& slots, std::uint32_t capacity)
   {
     if (setup_.spin_ns > 0) { spin_kernel<<<1, 1, 0, stream()>>>(setup_.spin_ns); }
-    for (std::uint32_t i = 0; i < shape().num_slots; ++i) {
-      slots_.host()[i] = i < slots.size() ? slots[i] : 0xFFFF'FFFFu;
-    }
-    auto const size  = static_cast<std::uint32_t>(slots.size());
-    count_.host()[0] = size;
-    slots_.upload(stream());
-    count_.upload(stream());
-    if (!setup_.captured && random_.one_in(2)) { return {slots_.device(), nullptr, size}; }
-    return {slots_.device(), count_.device(), capacity};
+    bool const counted = setup_.captured || random_.one_in(2);
+    return inputs_.batch(slots, capacity, counted);
   }
   [[nodiscard]] refusals_ref refusals() const { return {refused_count_.data(), refused_.data()}; }
   [[nodiscard]] statistics_ref statistics() const { return {free_pages_.data(), usage_.data()}; }
-  void renew(staged_array<T> const& x, float size)
-  {
-    for (T& element : x.host()) { from_f32(random_.uniform(-size, size), element); }
-    x.upload(stream());
-  }
-  [[nodiscard]] std::ptrdiff_t at(std::uint32_t layer, std::uint32_t index,
-                                  std::uint32_t heads) const
-  {
-    return static_cast<std::ptrdiff_t>((std::size_t{layer} * shape().num_slots + index) * heads) *
-           shape().head_dim;
-  }
-  [[nodiscard]] vectors<T const> of_device(staged_array<T> const& x, std::uint32_t layer,
-                                           std::uint32_t heads) const
-  {
-    return packed<T const>(x.device() + at(layer, 0, heads), heads, shape().head_dim);
-  }
-  [[nodiscard]] vectors<T const> of_host(staged_array<T> const& x, std::uint32_t layer,
-                                         std::uint32_t index, std::uint32_t heads) const
-  {
-    return packed<T const>(x.host().data() + at(layer, index, heads), heads, shape().head_dim);
-  }
 
   //! Launches the calls, or replays the graph that they were captured into.
   template <class F>
   void perform(cudaGraphExec_t& graph, F&& calls)
   {
     ++counts_.launches;
+    int const before = current_device();
+    launch_or_replay(graph, calls);
+    if (current_device() != before) { note("operation", "it left another device current"); }
+  }
+  template <class F>
+  void launch_or_replay(cudaGraphExec_t& graph, F&& calls)
+  {
     if (!setup_.captured) {
       calls();
       return;
@@ -463,18 +358,8 @@ class device_twin {
   kv_cache<Config> host_;
   kv_cache<Config> answer_;  //!< memory for what the device holds
   twin_cache device_;
+  twin_inputs<T> inputs_;
   std::vector<bool> lives_;
-  staged_array<std::uint32_t> slots_{shape().num_slots};
-  staged_array<std::uint32_t> count_{1};
-  staged_array<std::int32_t> lengths_{setup_.prompts};
-  staged_array<std::int64_t> first_tokens_{setup_.prompts};
-  staged_array<T> prompt_keys_{static_cast<std::size_t>(layer_stride()) * shape().num_layers};
-  staged_array<T> prompt_values_{static_cast<std::size_t>(layer_stride()) * shape().num_layers};
-  staged_array<float> importances_{tokens() * shape().rows_per_slot()};
-  staged_array<T> keys_{static_cast<std::size_t>(at(shape().num_layers, 0, shape().num_heads))};
-  staged_array<T> values_{static_cast<std::size_t>(at(shape().num_layers, 0, shape().num_heads))};
-  staged_array<T> queries_{
-    static_cast<std::size_t>(at(shape().num_layers, 0, shape().num_q_heads()))};
   pinned_array<std::uint32_t> refused_count_{1};
   pinned_array<std::uint32_t> refused_{shape().num_slots};
   pinned_array<release_report> report_{1};
