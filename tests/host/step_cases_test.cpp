@@ -3,21 +3,14 @@
 
 //! @file
 //! Single generation steps of a row laid out by hand: who leaves, what travels with it.
-#include <diffkv/host/scores.hpp>
-#include <diffkv/host/step.hpp>
 #include <diffkv/policy/artifact.hpp>
 #include <diffkv/policy/paper.hpp>
 
-#include <algorithm>
-#include <map>
-#include <memory>
-
 #include "support/catch.hpp"
-#include "support/host_cache.hpp"
+#include "support/laid_out_row.hpp"
 
 namespace {
 using diffkv::paper_policy;
-using diffkv::slot_index;
 using diffkv::step_action;
 using diffkv::step_decision;
 using diffkv::thresholds;
@@ -26,92 +19,7 @@ using diffkv::test::host_cache;
 
 constexpr float not_a_number = std::numeric_limits<float>::quiet_NaN();
 
-//! One row at N - 1 = 99 tokens with a window of 2: position 97 leaves at the next step. Every token
-//! has been seen by one query, so that its score is its importance.
-struct laid_out {
-  using tokens = std::vector<std::pair<int, float>>;  // position, score
-  std::unique_ptr<host_cache> cache;
-
-  laid_out(tokens const& high, tokens const& low, float leaving, thresholds limits,
-           std::uint32_t num_slots = 1)
-  {
-    diffkv::test::host_cache_parts parts{};
-    parts.shape.num_slots   = num_slots;
-    parts.shape.head_dim    = 32;
-    parts.shape.window      = 2;
-    parts.shape.max_tokens  = 200;
-    parts.shape.score_every = 1;
-    // k8v8 in both tiers: whole numbers within 255 of each other survive the move between them.
-    parts.tiers     = diffkv::test::short_tiers(diffkv::k8v8::spec, 4, diffkv::k8v8::spec, 4, 32);
-    parts.num_pages = 20 * num_slots;
-    parts.limits    = {limits};
-    cache           = std::make_unique<host_cache>(parts);
-    for (std::uint32_t row = 0; row < num_slots; ++row) {
-      auto all = high;
-      all.insert(all.end(), {{97, leaving}, {98, 0.0f}});
-      diffkv::test::reserve_row(
-        cache->context(), row,
-        {static_cast<std::uint32_t>(all.size()), static_cast<std::uint32_t>(low.size())});
-      put(row, tier::high, all);
-      put(row, tier::low, low);
-      auto const end                          = static_cast<slot_index>(all.size());
-      cache->ref().state.window_slot(row, 97) = end - 2;
-      cache->ref().state.window_slot(row, 98) = end - 1;
-      cache->ref().layer(row, 0)              = {99, {99, 1, 99}};  // Q = 1
-    }
-  }
-
-  static std::vector<float> vector_of(int position)
-  {
-    std::vector<float> x(32, static_cast<float>(position));
-    x[1] += 255.0f;  // scale 1 exactly
-    return x;
-  }
-  void put(std::size_t row, tier t, tokens const& all)
-  {
-    for (std::size_t i = 0; i < all.size(); ++i) {
-      auto const x = vector_of(all[i].first);
-      diffkv::test::write_token(cache->context(), row, t, static_cast<slot_index>(i), x.data(),
-                                x.data(), all[i].second, all[i].first);
-    }
-  }
-
-  template <class Policy>
-  void step(Policy const& policy)
-  {
-    std::vector<std::uint32_t> slots(cache->shape().num_slots);
-    for (std::uint32_t s = 0; s < slots.size(); ++s) {
-      slots[s] = s;
-      diffkv::host::scan_candidates(cache->context(), s, 0, policy);
-    }
-    REQUIRE(diffkv::host::step(cache->context(), slots.data(), cache->shape().num_slots, policy) ==
-            0);
-    auto const x = std::vector<float>(slots.size() * 32, 7.0f);
-    auto const v = diffkv::packed<float const>(x.data(), 1, 32);
-    diffkv::host::append(cache->context(), slots.data(), cache->shape().num_slots, 0, v, v, v);
-    CHECK(diffkv::test::page_trouble(cache->ref()).empty());
-  }
-
-  //! Position to score of a part, the three newest tokens left out; checks that every token still has
-  //! its own vectors.
-  std::map<int, float> part(tier t, std::size_t row = 0) const
-  {
-    std::map<int, float> all;
-    auto const keys   = diffkv::test::read_keys(cache->context(), row, t);
-    auto const values = diffkv::test::read_values(cache->context(), row, t);
-    for (slot_index s = 0; s < cache->ref().state.rows[row].tokens.of(t); ++s) {
-      int const position = cache->context().row(row).position(t, s);
-      if (position >= 98) { continue; }
-      all[position] = cache->context().row(row).score(t, s);
-      auto const x  = vector_of(position);
-      CHECK(std::equal(x.begin(), x.end(), keys.begin() + s * 32));
-      CHECK(std::equal(x.begin(), x.end(), values.begin() + s * 32));
-    }
-    return all;
-  }
-  std::uint32_t count(tier t) const { return cache->ref().state.rows[0].tokens.of(t); }
-};
-
+using laid_out  = diffkv::test::laid_out_row;
 using parts_map = std::map<int, float>;
 thresholds const usual{1.0f, 0.02f};  // at N = 100: 0.01 and 0.0002
 laid_out::tokens const start_high{{10, 0.5f}, {11, 0.005f}, {12, 0.3f}};
