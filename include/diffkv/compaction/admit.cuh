@@ -134,19 +134,12 @@ void admit(cache_ref const& cache, batch_ref const& batch, std::int32_t const* n
   static_assert(is_policy_v<Policy>, "Policy must fulfil policy/contract.hpp");
   using tuning = slot_tuning_sm90;
   if (batch.capacity == 0) {
-    if (refusals.count != nullptr) {
-      device_guard const guard{stream};
-      DIFFKV_CUDA_TRY(cudaMemsetAsync(refusals.count, 0, sizeof *refusals.count, stream));
-    }
+    detail::clear_result(refusals.count, stream);
     return;
   }
   DIFFKV_EXPECTS(batch.slots != nullptr, "batch: slots must not be null");
   DIFFKV_EXPECTS(num_tokens != nullptr, "num_tokens: must not be null");
-  std::size_t const needed = admit_workspace_bytes(batch.capacity);
-  DIFFKV_EXPECTS(workspace != nullptr && workspace_bytes >= needed &&
-                   reinterpret_cast<std::uintptr_t>(workspace) % 16 == 0,
-                 "workspace: " + std::to_string(needed) + " bytes aligned to 16 are needed, got " +
-                   std::to_string(workspace_bytes));
+  detail::expect_workspace(workspace, workspace_bytes, admit_workspace_bytes(batch.capacity));
   detail::slot_parts const parts = detail::make_slot_parts(cache.shape, batch.capacity);
   auto* const snapshot           = static_cast<ring_snapshot*>(workspace);
   auto* const demands            = reinterpret_cast<std::uint32_t*>(snapshot + 1);

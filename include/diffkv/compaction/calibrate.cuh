@@ -94,9 +94,7 @@ void calibrate_key_offsets(calibration_keys<T> const& keys, float* offsets, void
   DIFFKV_EXPECTS(keys.head_dim >= 1 && keys.head_dim <= max_head_dim,
                  "head_dim: " + std::to_string(keys.head_dim) + " is not within 1 .. " +
                    std::to_string(max_head_dim));
-  DIFFKV_EXPECTS(workspace_bytes >= calibrate_workspace_bytes(keys),
-                 "workspace: " + std::to_string(workspace_bytes) + " bytes, but " +
-                   std::to_string(calibrate_workspace_bytes(keys)) + " are needed");
+  detail::expect_workspace(workspace, workspace_bytes, calibrate_workspace_bytes(keys));
   auto const chunks =
     static_cast<std::uint32_t>(detail::ceil_div(keys.num_tokens, calibration_chunk));
   std::uint64_t const rows = std::uint64_t{keys.num_layers} * keys.num_heads;

@@ -211,18 +211,12 @@ inline void release_slots(cache_ref const& cache, batch_ref const& batch, void* 
 {
   using tuning = slot_tuning_sm90;
   if (batch.capacity == 0) {
-    if (report != nullptr) {
-      device_guard const guard{stream};
-      DIFFKV_CUDA_TRY(cudaMemsetAsync(report, 0, sizeof *report, stream));
-    }
+    detail::clear_result(report, stream);
     return;
   }
   DIFFKV_EXPECTS(batch.slots != nullptr, "batch: slots must not be null");
-  std::size_t const needed = release_slots_workspace_bytes(cache.shape, batch.capacity);
-  DIFFKV_EXPECTS(workspace != nullptr && workspace_bytes >= needed &&
-                   reinterpret_cast<std::uintptr_t>(workspace) % 16 == 0,
-                 "workspace: " + std::to_string(needed) + " bytes aligned to 16 are needed, got " +
-                   std::to_string(workspace_bytes));
+  detail::expect_workspace(workspace, workspace_bytes,
+                           release_slots_workspace_bytes(cache.shape, batch.capacity));
   detail::slot_parts const parts = detail::make_slot_parts(cache.shape, batch.capacity);
   auto* const snapshot           = static_cast<ring_snapshot*>(workspace);
   auto* const counts             = reinterpret_cast<detail::release_counts*>(snapshot + 1);

@@ -8,6 +8,8 @@
 #include <diffkv/core/cuda_error.hpp>  // DIFFKV_CUDA_TRY
 #include <diffkv/core/memory.hpp>      // the contract
 
+#include <cstdint>  // uintptr_t
+
 namespace diffkv {
 
 //! Makes the device of a stream current for its own life: calls work whichever device is current. A
@@ -58,5 +60,29 @@ struct cuda_async_resource {
   }
 };
 static_assert(is_memory_resource_v<cuda_async_resource>);
+
+namespace detail {
+
+//! @throws invalid_argument unless an operation's scratch is there, large enough and aligned
+inline void expect_workspace(void const* workspace, std::size_t bytes, std::size_t needed)
+{
+  constexpr std::size_t alignment = 16;
+  DIFFKV_EXPECTS(workspace != nullptr && bytes >= needed &&
+                   reinterpret_cast<std::uintptr_t>(workspace) % alignment == 0,
+                 "workspace: " + std::to_string(needed) + " bytes aligned to " +
+                   std::to_string(alignment) + " are needed, got " + std::to_string(bytes));
+}
+
+//! The result of an operation that has nothing to do: zeros, in the order of the stream.
+//! @param result  device memory, or null: nobody wants it
+template <class T>
+void clear_result(T* result, cudaStream_t stream)
+{
+  if (result == nullptr) { return; }
+  device_guard const guard{stream};
+  DIFFKV_CUDA_TRY(cudaMemsetAsync(result, 0, sizeof(T), stream));
+}
+
+}  // namespace detail
 
 }  // namespace diffkv

@@ -232,23 +232,14 @@ inline void claim(free_ring_ref const& ring, claim_request const& request, void*
 {
   using tuning = claim_tuning_sm90;
   if (request.num_sequences == 0) {
-    if (request.refusals.count != nullptr) {
-      device_guard const guard{stream};
-      DIFFKV_CUDA_TRY(cudaMemsetAsync(request.refusals.count, 0, sizeof(std::uint32_t), stream));
-    }
+    detail::clear_result(request.refusals.count, stream);
     return;
   }
-  DIFFKV_EXPECTS(
-    ring.ids != nullptr && ring.head != nullptr && ring.tail != nullptr && ring.capacity > 0,
-    "ring: must have cells and counters");
+  validate(ring);
   DIFFKV_EXPECTS(request.demand != nullptr || request.rows_per_sequence == 0,
                  "demand: must not be null");
-  std::size_t const needed =
-    claim_workspace_bytes(request.num_sequences, request.rows_per_sequence);
-  DIFFKV_EXPECTS(workspace != nullptr && workspace_bytes >= needed &&
-                   reinterpret_cast<std::uintptr_t>(workspace) % 16 == 0,
-                 "workspace: " + std::to_string(needed) + " bytes aligned to 16 are needed, got " +
-                   std::to_string(workspace_bytes));
+  detail::expect_workspace(workspace, workspace_bytes,
+                           claim_workspace_bytes(request.num_sequences, request.rows_per_sequence));
   claim_tiles const tiles = make_claim_tiles(request.num_sequences, request.rows_per_sequence);
   auto* const snapshot    = static_cast<ring_snapshot*>(workspace);
   auto* const sums        = reinterpret_cast<demand_sum*>(snapshot + 1);

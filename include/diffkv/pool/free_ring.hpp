@@ -33,6 +33,14 @@ struct free_ring_ref {
 };
 static_assert(std::is_trivially_copyable_v<free_ring_ref>);
 
+//! @throws invalid_argument for a ring without cells or counters
+inline void validate(free_ring_ref const& ring)
+{
+  DIFFKV_EXPECTS(
+    ring.ids != nullptr && ring.head != nullptr && ring.tail != nullptr && ring.capacity > 0,
+    "ring: must have cells and counters");
+}
+
 //! What a release found wrong; all zero unless the caller has a bug. Only checked rings look.
 struct release_report {
   std::uint64_t released = 0;  //!< pages that went back to the ring

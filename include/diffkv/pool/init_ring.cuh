@@ -40,9 +40,7 @@ DIFFKV_KERNEL void __launch_bounds__(Threads)
 //! @cost    O(capacity)
 inline void init_free_ring(free_ring_ref const& ring, cudaStream_t stream)
 {
-  DIFFKV_EXPECTS(
-    ring.ids != nullptr && ring.head != nullptr && ring.tail != nullptr && ring.capacity > 0,
-    "ring: must have cells and counters");
+  validate(ring);
   constexpr unsigned threads = 256;
   auto const grid = static_cast<unsigned>((std::uint64_t{ring.capacity} + threads - 1) / threads);
   detail::launch(detail::init_free_ring_kernel<threads>, {grid, threads, 0, true}, stream, ring);

@@ -226,23 +226,14 @@ inline void release(free_ring_ref const& ring, page_list const& list, void* work
 {
   using tuning = release_tuning_sm90;
   if (list.capacity == 0) {
-    if (report != nullptr) {
-      device_guard const guard{stream};
-      DIFFKV_CUDA_TRY(cudaMemsetAsync(report, 0, sizeof *report, stream));
-    }
+    detail::clear_result(report, stream);
     return;
   }
-  DIFFKV_EXPECTS(
-    ring.ids != nullptr && ring.head != nullptr && ring.tail != nullptr && ring.capacity > 0,
-    "ring: must have cells and counters");
+  validate(ring);
   DIFFKV_EXPECTS(list.ids != nullptr, "list: ids must not be null");
   DIFFKV_EXPECTS(list.capacity <= max_pages, "list: " + std::to_string(list.capacity) +
                                                " ids are more than there can be pages");
-  std::size_t const needed = release_workspace_bytes(list.capacity);
-  DIFFKV_EXPECTS(workspace != nullptr && workspace_bytes >= needed &&
-                   reinterpret_cast<std::uintptr_t>(workspace) % 16 == 0,
-                 "workspace: " + std::to_string(needed) + " bytes aligned to 16 are needed, got " +
-                   std::to_string(workspace_bytes));
+  detail::expect_workspace(workspace, workspace_bytes, release_workspace_bytes(list.capacity));
   detail::release_grid const grid = detail::make_release_grid(list.capacity);
   auto* const snapshot            = static_cast<ring_snapshot*>(workspace);
   auto* const counts              = reinterpret_cast<detail::release_counts*>(snapshot + 1);
