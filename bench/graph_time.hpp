@@ -65,21 +65,53 @@ inline double median(std::vector<double> values)
   return *middle;
 }
 
-//! Median over `replays` of the time of one op.
-template <class Op>
-double graph_us_per_op(cudaStream_t stream, int n, int replays, Op&& op)
+//! Median over `replays` of the time of one op. `before` is called before each replay.
+template <class Op, class Before>
+double graph_us_per_op(cudaStream_t stream, int n, int replays, Op&& op, Before&& before)
 {
   captured_graph const few{stream, n, op};
   captured_graph const many{stream, 3 * n, op};
   std::vector<double> times_few, times_many;
   for (int r = 0; r < replays + 3; ++r) {
+    before();
     double const a = few.replay_us();
+    before();
     double const b = many.replay_us();
     if (r < 3) { continue; }  // warming up
     times_few.push_back(a);
     times_many.push_back(b);
   }
   return (median(times_many) - median(times_few)) / (2 * n);
+}
+
+template <class Op>
+double graph_us_per_op(cudaStream_t stream, int n, int replays, Op&& op)
+{
+  return graph_us_per_op(stream, n, replays, op, [] {});
+}
+
+//! The time of op(i) alone, where each needs a setup(i) in front of it: of both, less of setup.
+template <class Setup, class Op, class Before>
+double graph_us_behind(cudaStream_t stream, int n, int replays, Setup&& setup, Op&& op,
+                       Before&& before)
+{
+  auto const both = [&](int i) {
+    setup(i);
+    op(i);
+  };
+  return graph_us_per_op(stream, n, replays, both, before) -
+         graph_us_per_op(stream, n, replays, setup);
+}
+template <class Setup, class Op>
+double graph_us_behind(cudaStream_t stream, int n, int replays, Setup&& setup, Op&& op)
+{
+  return graph_us_behind(stream, n, replays, setup, op, [] {});
+}
+
+//! For BENCHMARK(...)->Apply: what `report_us` needs.
+inline void reports_us(benchmark::internal::Benchmark* bench)
+{
+  bench->UseManualTime()->Iterations(1)->Unit(benchmark::kMicrosecond);
 }
 
 //! Reports a time measured elsewhere; with a name, also as a figure that others rely on.

@@ -2,156 +2,34 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // Claim and release of pages on the device, beside the host twin, a CPU manager with its transfers,
-// and a copy of the same bytes. One row in 32 wants a page, every fourth of these two, as in a
-// generation step. Times are microseconds of one operation in a graph.
+// and a copy of the same bytes. Times are microseconds of one operation in a graph; `cold` ones
+// find nothing of theirs in the L2 cache.
 #include "bench_inputs.hpp"
+#include "claim_workload.cuh"
+#include "cold_caches.cuh"
 #include "cpu_manager.hpp"
-#include "device_buffers.cuh"
 #include "graph_time.hpp"
-
-#include <diffkv/pool/claim.cuh>
-#include <diffkv/pool/init_ring.cuh>
-#include <diffkv/pool/release.cuh>
 
 #include <cub/device/device_scan.cuh>
 
 #include <chrono>
-#include <memory>
-#include <numeric>
 
 namespace {
 
 using namespace diffkv;
 using bench::bench_stream;
-using bench::device_buffer;
+using bench::caches;
+using bench::claims;
+using bench::claims_are_right;
 using bench::on_device;
+using bench::rows_per_sequence;
 using bench::to_host;
 
-constexpr std::uint32_t rows_per_sequence = 256;  // 32 layers of 8 heads
-constexpr int replays                     = 15;
+constexpr int replays = 15;
 
-//! Sets the counters: inside the graphs, so that every claim meets the ring it is meant to meet.
-__global__ void set_counters(free_ring_ref ring, std::uint64_t head, std::uint64_t tail)
+void of_three_sizes(benchmark::internal::Benchmark* bench)
 {
-  diffkv::detail::wait_for_previous();
-  *ring.head = head;
-  *ring.tail = tail;
-}
-
-std::vector<std::uint32_t> step_demand(std::size_t rows, unsigned seed)
-{
-  std::mt19937 random{seed};
-  std::vector<std::uint32_t> demand(rows);
-  for (auto& d : demand) { d = random() % 32 != 0 ? 0 : random() % 4 == 0 ? 2 : 1; }
-  return demand;
-}
-
-//! One cache's worth of claims.
-struct claims {
-  claims(std::uint32_t rows, unsigned seed)
-    : sequences{(rows + rows_per_sequence - 1) / rows_per_sequence},
-      demand{step_demand(std::size_t{sequences} * rows_per_sequence, seed)},
-      total{std::accumulate(demand.begin(), demand.end(), std::uint64_t{0})},
-      capacity{static_cast<std::uint32_t>(4 * total + 57)},
-      ring{make_free_ring(capacity, false, cuda_async_resource{bench_stream()}, bench_stream())},
-      demand_d{on_device(demand)},
-      offsets{on_device<std::uint64_t>(demand.size())},
-      ids{on_device<page_id>(total)},
-      granted{on_device<std::uint8_t>(sequences)},
-      refused{on_device<std::uint32_t>(sequences)},
-      num_refused{on_device<std::uint32_t>(1)},
-      workspace{on_device<std::byte>(std::max(claim_workspace_bytes(sequences, rows_per_sequence),
-                                              release_workspace_bytes(total)))}
-  {}
-  void set(std::uint64_t num_free)
-  {
-    std::uint64_t const head = (std::uint64_t{1} << 33) + 12345;
-    diffkv::detail::launch(set_counters, {1, 1, 0, true}, bench_stream(), ring.ref(), head,
-                           head + num_free);
-  }
-  void claim()
-  {
-    diffkv::claim(ring.ref(),
-                  {demand_d.data(),
-                   sequences,
-                   rows_per_sequence,
-                   offsets.data(),
-                   ids.data(),
-                   granted.data(),
-                   {num_refused.data(), refused.data()}},
-                  workspace.data(), workspace.size(), bench_stream());
-  }
-  void release()
-  {
-    diffkv::release(ring.ref(), {ids.data(), nullptr, total}, workspace.data(), workspace.size(),
-                    nullptr, bench_stream());
-  }
-  //! Answers in host memory, with a ring in the same state.
-  template <class Claim>
-  [[nodiscard]] bool equals(std::uint64_t num_free, Claim&& on_host)
-  {
-    set(num_free);
-    claim();
-    free_ring<> twin{capacity, false};
-    *twin.ref().head = (std::uint64_t{1} << 33) + 12345;
-    *twin.ref().tail = *twin.ref().head + num_free;
-    std::vector<std::uint64_t> o(demand.size());
-    std::vector<page_id> i(total);
-    std::vector<std::uint8_t> g(sequences);
-    std::vector<std::uint32_t> r(sequences);
-    std::uint32_t count = 0;
-    on_host(twin.ref(), claim_request{demand.data(),
-                                      sequences,
-                                      rows_per_sequence,
-                                      o.data(),
-                                      i.data(),
-                                      g.data(),
-                                      {&count, r.data()}});
-    r.resize(count);
-    auto got_ids     = to_host(ids);
-    auto got_refused = to_host(refused);
-    auto const taken =
-      static_cast<std::size_t>(*twin.ref().head - ((std::uint64_t{1} << 33) + 12345));
-    got_ids.resize(taken);
-    i.resize(taken);
-    if (to_host(num_refused)[0] != count) { return false; }
-    got_refused.resize(count);
-    return to_host(offsets) == o && got_ids == i && to_host(granted) == g && got_refused == r;
-  }
-  [[nodiscard]] std::size_t bytes() const
-  {
-    return demand.size() * (sizeof(std::uint32_t) + sizeof(std::uint64_t)) +
-           2 * total * sizeof(page_id);
-  }
-
-  std::uint32_t sequences;
-  std::vector<std::uint32_t> demand;
-  std::uint64_t total;
-  std::uint32_t capacity;
-  free_ring<cuda_async_resource> ring;
-  device_buffer<std::uint32_t> demand_d;
-  device_buffer<std::uint64_t> offsets;
-  device_buffer<page_id> ids;
-  device_buffer<std::uint8_t> granted;
-  device_buffer<std::uint32_t> refused;
-  device_buffer<std::uint32_t> num_refused;
-  device_buffer<std::byte> workspace;
-};
-
-//! Some caches, to be served in turn.
-std::vector<std::unique_ptr<claims>> caches(std::uint32_t rows, int count)
-{
-  std::vector<std::unique_ptr<claims>> all;
-  for (int i = 0; i < count; ++i) {
-    all.push_back(std::make_unique<claims>(rows, 7 + static_cast<unsigned>(i)));
-  }
-  return all;
-}
-
-bool claims_are_right(claims& work)
-{
-  auto const twin = [](auto const& ring, auto const& request) { host::claim(ring, request); };
-  return work.equals(work.capacity, twin) && work.equals(work.total / 2, twin);
+  bench->ArgName("rows")->Arg(1'024)->Arg(32'768)->Arg(1'000'000)->Apply(bench::reports_us);
 }
 
 std::string figure_of(benchmark::State const& state, char const* suffix)
@@ -181,9 +59,7 @@ BENCHMARK(claim_rows)
   ->Args({32'768, 1})
   ->Args({1'000'000, 1})
   ->Args({1'000'000, 4})
-  ->UseManualTime()
-  ->Iterations(1)
-  ->Unit(benchmark::kMicrosecond);
+  ->Apply(bench::reports_us);
 
 //! The ring holds half of what is wanted.
 void claim_rows_short(benchmark::State& state)
@@ -197,19 +73,29 @@ void claim_rows_short(benchmark::State& state)
     auto& one = *all[static_cast<std::size_t>(i) % all.size()];
     one.set(one.total / 2);
   };
-  double const both = bench::graph_us_per_op(bench_stream(), 16, replays, [&](int i) {
-    set(i);
+  double const us = bench::graph_us_behind(bench_stream(), 16, replays, set, [&](int i) {
     all[static_cast<std::size_t>(i) % all.size()]->claim();
   });
-  double const us   = both - bench::graph_us_per_op(bench_stream(), 16, replays, set);
   bench::report_us(state, us, figure_of(state, ".short"));
 }
 BENCHMARK(claim_rows_short)
   ->ArgNames({"rows", "caches"})
   ->ArgsProduct({{1'024, 32'768, 1'000'000}, {2}})
-  ->UseManualTime()
-  ->Iterations(1)
-  ->Unit(benchmark::kMicrosecond);
+  ->Apply(bench::reports_us);
+
+//! Nothing of the rows or the ring lies in the L2 cache.
+void claim_rows_cold(benchmark::State& state)
+{
+  auto const rows = static_cast<std::uint32_t>(state.range(0));
+  claims work{rows, 7};
+  if (!claims_are_right(work)) { return state.SkipWithError("the claim differs from its twin"); }
+  work.set(std::uint64_t{1} << 40);  // never short, however many claims
+  bench::cold_caches cold;
+  std::string const figure =
+    rows == 1'024 ? "" : "manager.claim_us." + std::to_string(rows) + ".cold";
+  bench::report_us(state, cold.us_per_op(16, replays, [&](int) { work.claim(); }), figure);
+}
+BENCHMARK(claim_rows_cold)->Apply(of_three_sizes);
 
 //! A list of as many pages as the rows claim.
 void release_list(benchmark::State& state)
@@ -226,14 +112,7 @@ void release_list(benchmark::State& state)
   bench::report_us(state, us);
   state.counters["pages"] = static_cast<double>(all[0]->total);
 }
-BENCHMARK(release_list)
-  ->ArgName("rows")
-  ->Arg(1'024)
-  ->Arg(32'768)
-  ->Arg(1'000'000)
-  ->UseManualTime()
-  ->Iterations(1)
-  ->Unit(benchmark::kMicrosecond);
+BENCHMARK(release_list)->Apply(of_three_sizes);
 
 //! Baseline: device memory copied to device memory, as many bytes as a claim reads and writes.
 void copy_of_the_same_bytes(benchmark::State& state)
@@ -250,14 +129,7 @@ void copy_of_the_same_bytes(benchmark::State& state)
   bench::report_us(state, us);
   bench::report_bytes(state, work.bytes());
 }
-BENCHMARK(copy_of_the_same_bytes)
-  ->ArgName("rows")
-  ->Arg(1'024)
-  ->Arg(32'768)
-  ->Arg(1'000'000)
-  ->UseManualTime()
-  ->Iterations(1)
-  ->Unit(benchmark::kMicrosecond);
+BENCHMARK(copy_of_the_same_bytes)->Apply(of_three_sizes);
 
 //! Comparison: the library's scan of the same demand into 32-bit offsets, and nothing else: no grants,
 //! no ids, no counters.
@@ -279,14 +151,7 @@ void scan_by_cub(benchmark::State& state)
   if (to_host(offsets) != expected) { return state.SkipWithError("the scan is wrong"); }
   bench::report_us(state, us);
 }
-BENCHMARK(scan_by_cub)
-  ->ArgName("rows")
-  ->Arg(1'024)
-  ->Arg(32'768)
-  ->Arg(1'000'000)
-  ->UseManualTime()
-  ->Iterations(1)
-  ->Unit(benchmark::kMicrosecond);
+BENCHMARK(scan_by_cub)->Apply(of_three_sizes);
 
 //! Baseline: the host twin, one thread, everything in host memory already.
 void claim_by_host_twin(benchmark::State& state)
@@ -369,13 +234,6 @@ void claim_by_cpu_manager(benchmark::State& state)
     state.counters["figure:manager.cpu_over_gpu.8b.128"] = cpu / device;
   }
 }
-BENCHMARK(claim_by_cpu_manager)
-  ->ArgName("rows")
-  ->Arg(1'024)
-  ->Arg(32'768)
-  ->Arg(1'000'000)
-  ->UseManualTime()
-  ->Iterations(1)
-  ->Unit(benchmark::kMicrosecond);
+BENCHMARK(claim_by_cpu_manager)->Apply(of_three_sizes);
 
 }  // namespace

@@ -133,12 +133,9 @@ void admit_slots(benchmark::State& state)
   // An undone admission leaves its pages claimed; a ring that is never empty stands for release.
   std::uint64_t const tail = std::uint64_t{1} << 50;
   DIFFKV_CUDA_TRY(cudaMemcpy(work.ring.ref().tail, &tail, sizeof tail, cudaMemcpyHostToDevice));
-  auto const undo   = [&](int) { work.set_pages(0, 0); };
-  double const both = bench::graph_us_per_op(bench_stream(), 8, replays, [&](int i) {
-    undo(i);
-    work.admit();
-  });
-  bench::report_us(state, both - bench::graph_us_per_op(bench_stream(), 8, replays, undo));
+  bench::report_us(state, bench::graph_us_behind(
+                            bench_stream(), 8, replays, [&](int) { work.set_pages(0, 0); },
+                            [&](int) { work.admit(); }));
   state.counters["pages"] = static_cast<double>(work.total);
 }
 BENCHMARK(admit_slots)
@@ -146,21 +143,17 @@ BENCHMARK(admit_slots)
   ->Args({1, 4096})
   ->Args({16, 4096})
   ->Args({128, 1024})
-  ->UseManualTime()
-  ->Iterations(1)
-  ->Unit(benchmark::kMicrosecond);
+  ->Apply(bench::reports_us);
 
 void release_all_pages(benchmark::State& state)
 {
   slots work{static_cast<std::uint32_t>(state.range(0)), static_cast<std::int32_t>(state.range(1))};
   if (!are_right(work)) { return state.SkipWithError("pages are not conserved"); }
   std::uint32_t const high = work.row_entries * 2 / 3;
-  auto const undo          = [&](int) { work.set_pages(high, work.row_entries - high); };
-  double const both        = bench::graph_us_per_op(bench_stream(), 8, replays, [&](int i) {
-    undo(i);
-    work.release();
-  });
-  bench::report_us(state, both - bench::graph_us_per_op(bench_stream(), 8, replays, undo));
+  bench::report_us(state, bench::graph_us_behind(
+                            bench_stream(), 8, replays,
+                            [&](int) { work.set_pages(high, work.row_entries - high); },
+                            [&](int) { work.release(); }));
   state.counters["pages"] = static_cast<double>(work.total);
 }
 BENCHMARK(release_all_pages)
@@ -170,9 +163,7 @@ BENCHMARK(release_all_pages)
   ->Args({64, 768})
   ->Args({128, 1024})
   ->Args({128, 11'000})
-  ->UseManualTime()
-  ->Iterations(1)
-  ->Unit(benchmark::kMicrosecond);
+  ->Apply(bench::reports_us);
 
 //! Baseline: as many page ids copied from device memory to device memory.
 void copy_page_ids(benchmark::State& state)
@@ -191,8 +182,6 @@ BENCHMARK(copy_page_ids)
   ->Args({64, 768})
   ->Args({128, 1024})
   ->Args({128, 11'000})
-  ->UseManualTime()
-  ->Iterations(1)
-  ->Unit(benchmark::kMicrosecond);
+  ->Apply(bench::reports_us);
 
 }  // namespace
