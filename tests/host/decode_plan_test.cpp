@@ -44,6 +44,7 @@ TEST_CASE("decode_plan: three rows over four warps are cut as by hand", "[host]"
 
   CHECK(work.ref().totals[0].num_pages == 6);
   CHECK(work.ref().totals[0].empty_rows == 1);
+  CHECK(work.ref().totals[0].num_rows == 3);
   // Pages 0 | 1 2 | 3 | 4 5: shares begin at 0, 1, 3, 4.
   warp_range const* const ranges     = work.ref().ranges;
   std::uint32_t const expected[4][5] = {
@@ -205,7 +206,7 @@ TEST_CASE("decode_workspace: what cannot be is refused by name", "[host]")
   for (decode_grid const grid : {decode_grid{0, 1, 1}, {1, 0, 1}, {1, 1, 0}}) {
     CHECK_THROWS_WITH(make(needed, 0, {0, 2}, grid), contains("grid"));
   }
-  CHECK_THROWS_WITH(make(needed, 0, {0, 2}, {65536, 65536, 1}), contains("32 bits"));
+  CHECK_THROWS_WITH(make(needed, 0, {0, 2}, {8192, 8, 1}), contains("65535 warps"));
   CHECK_THROWS_WITH(make(needed, 0, {0, 2}, {1, 1, 2}, 0x8000'0000u), contains("capacity"));
 }
 

@@ -9,33 +9,76 @@
 #include <diffkv/core/launch.cuh>
 #include <diffkv/table/static_config.hpp>
 
-#include <cub/block/block_scan.cuh>
+#include <cub/warp/warp_scan.cuh>
 
 #include <limits>
 
 namespace diffkv {
 
 struct plan_tuning_sm90 {
-  static constexpr unsigned threads    = 1024;  //!< of a CTA, each for a row at a time
-  static constexpr unsigned ctas       = 128;   //!< of a launch, if there are so few layers
-  static constexpr unsigned most_parts = 4;     //!< CTAs of a layer
+  static constexpr unsigned threads = 1024;  //!< of a CTA, at most
+  static constexpr unsigned least   = 256;   //!< of a CTA
+  static constexpr unsigned ctas    = 128;   //!< of a launch, if it has so few layers
+  static constexpr unsigned parts   = 4;     //!< CTAs of a layer, at most
+  static constexpr unsigned rows    = 8192;  //!< of a layer that are counted at a time
 };
 
 namespace detail {
 
-struct plan_params {
-  cache_ref cache;
-  batch_ref batch;
-  layer_range layers;
-  decode_workspace_ref work;
-  std::uint32_t parts;  //!< CTAs of a layer: each counts all rows and writes its part of the plan
+//! Division by a number that the host knows: floor(n / d) = (n * magic) >> 63, as n * d < 2^63.
+struct divider {
+  std::uint32_t divisor = 1;
+  std::uint64_t magic   = 0;
+
+  //! @pre 0 < d < 2^31
+  [[nodiscard]] static divider by(std::uint32_t d) noexcept
+  {
+    return {d, (std::uint64_t{1} << 63) / d + 1};
+  }
+  [[nodiscard]] __device__ std::uint32_t quotient(std::uint32_t n) const noexcept
+  {
+    return static_cast<std::uint32_t>(__umul64hi(magic, std::uint64_t{n} << 1));
+  }
 };
 
-//! A row of the cache with what a plan needs of it.
-struct counted_row {
-  planned_row row{};
-  std::uint32_t num_pages = 0;
-  bool exists             = false;
+//! What of a cache, a batch and a workspace a plan needs, with the first layer planned as layer 0 of
+//! the arrays of the workspace. Every constant that a kernel reads first costs it a miss.
+struct plan_params {
+  std::uint32_t const* slots;
+  std::uint32_t const* count;
+  row_state const* rows;
+  layer_state const* layers;
+  page_table_ref table;
+  warp_range* ranges;
+  planned_row* planned_rows;
+  planned_sequence* sequences;
+  planned_layer* totals;
+  std::uint32_t* arrivals;
+  divider num_heads;
+  divider num_warps;
+  std::uint32_t capacity;  //!< of the batch
+  std::uint32_t num_layers;
+  std::uint32_t first_layer;
+  std::int32_t score_every;
+  std::uint32_t passes;
+  std::uint32_t num_ctas;             //!< of attention
+  std::uint32_t workspace_rows;       //!< of a layer
+  std::uint32_t workspace_sequences;  //!< of a layer
+  std::uint32_t parts;                //!< CTAs of a layer: each counts all rows and writes its part
+  std::uint32_t ranges_of_part;       //!< at most
+  std::uint32_t rows_of_part;         //!< at most
+  std::uint32_t rows_of_thread;       //!< counted at a time
+
+  [[nodiscard]] __device__ std::uint32_t batch_size() const
+  {
+    return batch_ref{slots, count, capacity}.size();
+  }
+};
+
+//! Shared memory of known size; behind it lie the ends of the rows that are counted at a time.
+struct plan_shared {
+  std::uint32_t pages_of_warp[32];
+  std::uint32_t empty_of_warp[32];
 };
 
 //! Pages that `tokens` tokens fill.
@@ -45,154 +88,227 @@ template <class Layout>
   return ceil_div(tokens, static_cast<std::uint32_t>(Layout::tokens_per_page));
 }
 
-template <class Tuning>
-struct plan_shared {
-  using scan = cub::BlockScan<std::uint32_t, Tuning::threads, cub::BLOCK_SCAN_WARP_SCANS>;
-  typename scan::TempStorage scanned;
-  planned_row rows[Tuning::threads];    //!< of a tile
-  std::uint32_t ends[Tuning::threads];  //!< pages of the tile's rows up to this one, all passes
+//! Pages, and rows without any; all passes.
+struct page_sum {
+  std::uint32_t pages = 0;
+  std::uint32_t empty = 0;
 };
 
-//! A CTA that plans its part of one layer. Rows are taken in tiles of one per thread.
-template <class Layouts, class Tuning>
+//! A row of the layer that a CTA plans.
+struct layer_row {
+  std::uint32_t sequence;  //!< index into the batch
+  std::uint32_t head;
+  std::uint32_t slot;
+  std::uint32_t item;  //!< index of (slot, layer)
+  std::uint32_t row;   //!< of the cache
+};
+
+//! A row and its sequence with what a plan says of them.
+struct located_row {
+  layer_row at;
+  planned_row row;
+  planned_sequence sequence;
+};
+
+//! A CTA that plans its part of one layer. Rows of the layer are numbered sequence * num_heads + head.
+template <class Layouts>
 struct plan_block {
   plan_params const& p;
-  plan_shared<Tuning>& shared;
-  std::uint32_t layer;
+  plan_shared& shared;
+  std::uint32_t* ends;  //!< pages of the counted rows up to each of them, all passes
+  std::uint32_t layer;  //!< of those planned
   std::uint32_t part;
-  std::uint32_t thread;
+  std::uint32_t num_rows = 0;  //!< of the batch in the layer, one pass
 
-  //! Row `r` = sequence * num_heads + head of the layer; what it is of a sequence goes out here.
-  //! @param writes  whether the plan of the sequence is written
-  [[nodiscard]] __device__ counted_row count(std::uint32_t r, bool writes) const
+  //! @pre row `r` is one of a batch of `capacity` sequences; behind its size the slot is anything
+  [[nodiscard]] __device__ layer_row locate(std::uint32_t r) const
   {
-    cache_ref const& cache       = p.cache;
-    std::uint32_t const sequence = r / cache.shape.num_heads;
-    std::uint32_t const head     = r % cache.shape.num_heads;
-    counted_row counted{};
-    if (sequence >= p.batch.capacity) { return counted; }
-    std::uint32_t const slot = p.batch.slots[sequence];  // read beside the size of the batch
-    if (sequence >= p.batch.size()) { return counted; }
-    std::size_t const row    = cache.shape.row(slot, layer, head);
-    tier_counts const tokens = cache.state.rows[row].tokens;
-    bool const stored        = cache.state.rows[row].append_slot != no_slot;
-    layer_state const state  = cache.layer(slot, layer);
-    due_queries due{};
-    if (state.num_tokens > 0) {
-      due = queries_due(state.num_tokens - 1, layer, cache.shape.score_every, state.queries);
-    }
-    if (writes && head == 0) {
-      p.work.sequences[p.work.index_of(layer) * p.work.capacity + sequence] = {
-        slot, state.num_tokens, state.queries, due.first, due.last, 0};
-    }
-    counted.row       = {static_cast<std::uint32_t>(row), tokens.high, tokens.low,
-                         static_cast<std::uint16_t>(stored ? 1 : 0),
-                         static_cast<std::uint16_t>(stored && due.catches_up ? 1 : 0)};
-    counted.num_pages = pages_filled_by<typename Layouts::high>(tokens.high) +
-                        pages_filled_by<typename Layouts::low>(tokens.low);
-    counted.exists = true;
-    return counted;
+    layer_row at{};
+    at.sequence = p.num_heads.quotient(r);
+    at.head     = r - at.sequence * p.num_heads.divisor;
+    at.slot     = p.slots[at.sequence];
+    at.item     = at.slot * p.num_layers + p.first_layer + layer;
+    at.row      = at.item * p.num_heads.divisor + at.head;
+    return at;
+  }
+  //! Pages of row `r`, all passes.
+  [[nodiscard]] __device__ page_sum count(std::uint32_t r) const
+  {
+    if (r >= p.capacity * p.num_heads.divisor) { return {}; }
+    layer_row const at = locate(r);  // beside the size of the batch
+    if (r >= num_rows) { return {}; }
+    tier_counts const tokens  = p.rows[at.row].tokens;
+    std::uint32_t const pages = pages_filled_by<typename Layouts::high>(tokens.high) +
+                                pages_filled_by<typename Layouts::low>(tokens.low);
+    return {pages * p.passes, pages == 0 ? p.passes : 0};
   }
 
-  //! Rows of the layer, if the batch is as large as it may be.
-  [[nodiscard]] __device__ std::uint32_t most_rows() const
-  {
-    return p.batch.capacity * p.cache.shape.num_heads;
-  }
-
-  //! Pages of all rows; only where they are more than one tile.
+  //! Sums what the threads have.  @param before  out: pages of the threads in front
   //! @threads the CTA; result valid in all threads
-  [[nodiscard]] __device__ std::uint32_t sum_pages() const
+  [[nodiscard]] __device__ page_sum sum(page_sum mine, std::uint32_t& before) const
   {
-    std::uint32_t sum = 0, all = 0;
-    for (std::uint32_t r = thread; r < most_rows(); r += Tuning::threads) {
-      sum += count(r, false).num_pages * p.work.grid.passes;
+    using scan = cub::WarpScan<std::uint32_t>;
+    typename scan::TempStorage unused;
+    std::uint32_t const warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+    std::uint32_t end = 0;
+    scan{unused}.InclusiveSum(mine.pages, end);
+    std::uint32_t const empty = __reduce_add_sync(0xFFFF'FFFFu, mine.empty);
+    if (lane == 31) {
+      shared.pages_of_warp[warp] = end;
+      shared.empty_of_warp[warp] = empty;
     }
-    typename plan_shared<Tuning>::scan{shared.scanned}.InclusiveSum(sum, sum, all);
+    __syncthreads();
+    bool const is_warp        = lane < blockDim.x / 32;
+    std::uint32_t const pages = is_warp ? shared.pages_of_warp[lane] : 0;
+    std::uint32_t of_warps    = 0;
+    scan{unused}.InclusiveSum(pages, of_warps);
+    before = __shfl_sync(0xFFFF'FFFFu, of_warps - pages, static_cast<int>(warp)) + end - mine.pages;
+    return {__shfl_sync(0xFFFF'FFFFu, of_warps, 31),
+            __reduce_add_sync(0xFFFF'FFFFu, is_warp ? shared.empty_of_warp[lane] : 0)};
+  }
+
+  //! Pages of all rows; only where they are not counted at one time.
+  [[nodiscard]] __device__ std::uint32_t count_all() const
+  {
+    page_sum mine{};
+#pragma unroll 4
+    for (std::uint32_t r = threadIdx.x; r < num_rows; r += blockDim.x) {
+      page_sum const row = count(r);
+      mine               = {mine.pages + row.pages, mine.empty + row.empty};
+    }
+    std::uint32_t before    = 0;
+    std::uint32_t const all = sum(mine, before).pages;
     __syncthreads();
     return all;
   }
 
-  __device__ void write_row(std::uint32_t r, planned_row const& row) const
+  //! Fills `ends` for rows first, first + 1, ...: a thread takes some that follow each other.
+  [[nodiscard]] __device__ page_sum count_from(std::uint32_t first) const
   {
-    std::uint32_t const passes = p.work.grid.passes;
-    planned_row* const to =
-      p.work.rows + p.work.index_of(layer) * p.work.num_rows + std::size_t{r} * passes;
-    for (std::uint32_t pass = 0; pass < passes; ++pass) { to[pass] = row; }
+    std::uint32_t const begin = threadIdx.x * p.rows_of_thread;
+    page_sum mine{};
+#pragma unroll 2
+    for (std::uint32_t i = 0; i < p.rows_of_thread; ++i) {
+      page_sum const row = count(first + begin + i);
+      mine               = {mine.pages + row.pages, mine.empty + row.empty};
+      ends[begin + i]    = mine.pages;
+    }
+    std::uint32_t before = 0;
+    page_sum const all   = sum(mine, before);
+#pragma unroll 1
+    for (std::uint32_t i = 0; i < p.rows_of_thread; ++i) { ends[begin + i] += before; }
+    __syncthreads();
+    return all;
   }
 
-  //! The range that begins with page `page` of the tile whose first row is `first`.
-  //! @pre page is one of the tile's
-  [[nodiscard]] __device__ warp_range range_at(std::uint32_t first, std::uint32_t page,
-                                               std::uint32_t num_pages) const
+  [[nodiscard]] __device__ located_row look_at(std::uint32_t r) const
+  {
+    layer_row const at           = locate(r);
+    row_state const& row         = p.rows[at.row];
+    tier_counts const tokens     = row.tokens;
+    slot_index const append_slot = row.append_slot;
+    layer_state const state      = p.layers[at.item];
+    // All loads in front: those moved to where they are used would wait one after the other.
+    asm volatile("" ::: "memory");
+    bool const stored     = append_slot != no_slot;
+    bool const begun      = state.num_tokens > 0;
+    due_queries const due = queries_due(begun ? state.num_tokens - 1 : 0, p.first_layer + layer,
+                                        begun ? p.score_every : 0, state.queries);
+    return {at,
+            {at.row, tokens.high, tokens.low, static_cast<std::uint16_t>(stored ? 1 : 0),
+             static_cast<std::uint16_t>(stored && due.catches_up ? 1 : 0)},
+            {at.slot, state.num_tokens, state.queries, due.first, due.last, 0}};
+  }
+
+  //! The part's rows and sequences; from the last thread on, as the first ones have ranges to write.
+  __device__ void write_rows() const
+  {
+    std::uint32_t const begin = part * p.rows_of_part;
+    std::uint32_t const end   = min(num_rows, begin + p.rows_of_part);
+#pragma unroll 1
+    for (std::uint32_t r = begin + blockDim.x - 1 - threadIdx.x; r < end; r += blockDim.x) {
+      located_row const found = look_at(r);
+      if (found.at.head == 0) {
+        p.sequences[std::size_t{layer} * p.workspace_sequences + found.at.sequence] =
+          found.sequence;
+      }
+      planned_row* const to =
+        p.planned_rows + std::size_t{layer} * p.workspace_rows + std::size_t{r} * p.passes;
+#pragma unroll 1
+      for (std::uint32_t pass = 0; pass < p.passes; ++pass) { to[pass] = found.row; }
+    }
+  }
+
+  //! The range that begins with page `page` of the counted rows, of which there are `rows` from `first`.
+  //! @pre page < ends[rows - 1]
+  [[nodiscard]] __device__ warp_range range_at(std::uint32_t first, std::uint32_t rows,
+                                               std::uint32_t page, std::uint32_t num_pages) const
   {
     std::uint32_t r = 0;  // the first row that ends behind the page
-    for (std::uint32_t step = Tuning::threads / 2; step > 0; step /= 2) {
-      if (shared.ends[r + step - 1] <= page) { r += step; }
+#pragma unroll 1
+    for (std::uint32_t last = rows - 1; r < last;) {
+      std::uint32_t const middle = (r + last) / 2;
+      bool const is_behind       = ends[middle] <= page;
+      r                          = is_behind ? middle + 1 : r;
+      last                       = is_behind ? last : middle;
     }
-    planned_row const row      = shared.rows[r];
-    std::uint32_t const passes = p.work.grid.passes;
-    std::uint32_t const begin  = r == 0 ? 0 : shared.ends[r - 1];
-    std::uint32_t own          = page - begin;
-    std::uint32_t index        = first + r;
-    if (passes > 1) {
-      std::uint32_t const of_pass = (shared.ends[r] - begin) / passes;
-      index                       = index * passes + own / of_pass;
+    planned_row const row     = look_at(first + r).row;
+    std::uint32_t const begin = r == 0 ? 0 : ends[r - 1];
+    std::uint32_t own         = page - begin;
+    std::uint32_t index       = first + r;
+    if (p.passes > 1) {
+      std::uint32_t const of_pass = (ends[r] - begin) / p.passes;
+      index                       = index * p.passes + own / of_pass;
       own %= of_pass;
     }
     std::uint32_t const high = pages_filled_by<typename Layouts::high>(row.high);
-    page_id const id         = own < high ? p.cache.table.entry(row.row, tier::high, own)
-                                          : p.cache.table.entry(row.row, tier::low, own - high);
+    page_id const id         = own < high ? p.table.entry(row.row, tier::high, own)
+                                          : p.table.entry(row.row, tier::low, own - high);
     return {row, index, own, num_pages, id};
   }
 
-  //! Ranges of this part that begin in pages begin .. end - 1 of the layer, which are those of the tile
-  //! in shared memory; the first tile also has those without pages.
-  __device__ void write_ranges(std::uint32_t first, std::uint32_t begin, std::uint32_t end,
-                               std::uint32_t total) const
+  //! Ranges of the part that begin in pages begin .. end - 1 of the layer, those of the counted rows;
+  //! with the first rows also those without pages.
+  __device__ void write_ranges(std::uint32_t first, std::uint32_t rows, std::uint32_t begin,
+                               std::uint32_t end, std::uint32_t total) const
   {
-    std::uint32_t const num_warps = p.work.grid.num_warps();
-    warp_range* const ranges      = p.work.ranges + p.work.index_of(layer) * num_warps;
-    for (std::uint32_t w = part * Tuning::threads + thread; w < num_warps;
-         w += p.parts * Tuning::threads) {
-      std::uint32_t const page  = share_begin(total, w, num_warps);
-      std::uint32_t const pages = share_begin(total, w + 1, num_warps) - page;
+    // share_begin in two parts: the whole pages that every warp gets, and its share of the rest.
+    std::uint32_t const num_warps = p.num_warps.divisor;
+    std::uint32_t const all_get   = p.num_warps.quotient(total);
+    std::uint32_t const rest      = total - all_get * num_warps;
+    warp_range* const ranges      = p.ranges + std::size_t{layer} * num_warps;
+    std::uint32_t const last      = min(num_warps, (part + 1) * p.ranges_of_part);
+#pragma unroll 1
+    for (std::uint32_t w = part * p.ranges_of_part + threadIdx.x; w < last; w += blockDim.x) {
+      std::uint32_t const of_rest = p.num_warps.quotient(rest * w);
+      std::uint32_t const page    = all_get * w + of_rest;
+      std::uint32_t const pages   = all_get + p.num_warps.quotient(rest * (w + 1)) - of_rest;
       if (pages == 0) {
         if (first == 0) { ranges[w] = {}; }
       } else if (page >= begin && page < end) {
-        ranges[w] = range_at(first, page - begin, pages);
+        ranges[w] = range_at(first, rows, page - begin, pages);
       }
     }
   }
 
   __device__ void plan() const
   {
-    bool const one_tile     = most_rows() <= Tuning::threads;
-    std::uint32_t total     = one_tile ? 0 : sum_pages();
-    std::uint32_t num_empty = 0;
-    std::uint32_t begin     = 0;  // pages in front of the tile
-    bool const writes       = thread / 32 % p.parts == part;
-    std::uint32_t first     = 0;
-    do {
-      counted_row const counted = count(first + thread, writes);
-      std::uint32_t end = 0, in_tile = 0;
-      typename plan_shared<Tuning>::scan{shared.scanned}.InclusiveSum(
-        counted.num_pages * p.work.grid.passes, end, in_tile);
-      shared.ends[thread] = end;
-      shared.rows[thread] = counted.row;
-      if (writes && counted.exists) { write_row(first + thread, counted.row); }
-      num_empty +=
-        static_cast<std::uint32_t>(__syncthreads_count(counted.exists && counted.num_pages == 0));
-      if (one_tile) { total = in_tile; }
-      write_ranges(first, begin, begin + in_tile, total);
-      begin += in_tile;
-      first += Tuning::threads;
-      if (first >= most_rows()) { break; }
+    std::uint32_t const at_a_time = blockDim.x * p.rows_of_thread;
+    bool const at_once            = p.capacity * p.num_heads.divisor <= at_a_time;
+    std::uint32_t total           = at_once ? 0 : count_all();
+    std::uint32_t begin = 0, empty = 0, first = 0;
+    while (true) {
+      page_sum const counted = count_from(first);
+      if (at_once) { total = counted.pages; }
+      write_ranges(first, min(num_rows - first, at_a_time), begin, begin + counted.pages, total);
+      begin += counted.pages;
+      empty += counted.empty;
+      first += at_a_time;
+      if (at_once || first >= num_rows) { break; }
       __syncthreads();
-    } while (true);
-    if (part == 0 && thread == 0) {
-      p.work.totals[p.work.index_of(layer)] = {total, num_empty * p.work.grid.passes};
     }
+    write_rows();
+    if (part == 0 && threadIdx.x == 0) { p.totals[layer] = {total, empty, num_rows * p.passes, 0}; }
   }
 };
 
@@ -200,16 +316,16 @@ template <class Layouts, class Tuning>
 DIFFKV_KERNEL void __launch_bounds__(Tuning::threads)
   plan_decode_kernel(__grid_constant__ plan_params const p)
 {
-  __shared__ plan_shared<Tuning> shared;
+  __shared__ plan_shared shared;
+  extern __shared__ std::uint32_t plan_ends[];
+  plan_block<Layouts> block{p, shared, plan_ends, blockIdx.x / p.parts, blockIdx.x % p.parts};
   wait_for_previous();
-  plan_block<Layouts, Tuning> const block{p, shared, p.layers.first + blockIdx.x / p.parts,
-                                          blockIdx.x % p.parts, threadIdx.x};
-  if (blockIdx.x == 0) {
-    for (std::uint32_t i = threadIdx.x; i < p.work.grid.ctas; i += Tuning::threads) {
-      p.work.arrivals[i] = 0;
-    }
-  }
+  block.num_rows = p.batch_size() * p.num_heads.divisor;
   block.plan();
+  if (blockIdx.x == 0) {
+#pragma unroll 1
+    for (std::uint32_t i = threadIdx.x; i < p.num_ctas; i += blockDim.x) { p.arrivals[i] = 0; }
+  }
 }
 
 }  // namespace detail
@@ -235,13 +351,44 @@ void plan_decode(cache_ref const& cache, batch_ref const& batch, layer_range lay
   detail::expect_plannable(cache, batch, layers, work);
   if (layers.count == 0) { return; }
   std::uint32_t const parts =
-    detail::max_of(1u, detail::min_of(tuning::most_parts, tuning::ctas / layers.count));
+    detail::max_of(1u, detail::min_of(tuning::parts, tuning::ctas / layers.count));
   std::uint64_t const grid = std::uint64_t{parts} * layers.count;
   DIFFKV_EXPECTS(grid <= static_cast<std::uint64_t>(std::numeric_limits<std::int32_t>::max()),
                  "layers: " + std::to_string(layers.count) + " are more than one launch can take");
+  std::uint32_t const rows = detail::min_of(batch.capacity * cache.shape.num_heads, tuning::rows);
+  std::uint32_t const threads =
+    detail::min_of(tuning::threads, detail::max_of(tuning::least, detail::round_up(rows, 32u)));
+  std::uint32_t const rows_of_thread = detail::max_of(1u, detail::ceil_div(rows, threads));
+  std::size_t const l                = work.index_of(layers.first);
+  detail::plan_params p{};
+  p.slots               = batch.slots;
+  p.count               = batch.count;
+  p.rows                = cache.state.rows;
+  p.layers              = cache.state.layers;
+  p.table               = cache.table;
+  p.ranges              = work.ranges + l * work.grid.num_warps();
+  p.planned_rows        = work.rows + l * work.num_rows;
+  p.sequences           = work.sequences + l * work.capacity;
+  p.totals              = work.totals + l;
+  p.arrivals            = work.arrivals;
+  p.num_heads           = detail::divider::by(cache.shape.num_heads);
+  p.num_warps           = detail::divider::by(work.grid.num_warps());
+  p.capacity            = batch.capacity;
+  p.num_layers          = cache.shape.num_layers;
+  p.first_layer         = layers.first;
+  p.score_every         = cache.shape.score_every;
+  p.passes              = work.grid.passes;
+  p.num_ctas            = work.grid.ctas;
+  p.workspace_rows      = work.num_rows;
+  p.workspace_sequences = work.capacity;
+  p.parts               = parts;
+  p.ranges_of_part      = detail::ceil_div(work.grid.num_warps(), parts);
+  p.rows_of_part        = detail::ceil_div(batch.capacity * cache.shape.num_heads, parts);
+  p.rows_of_thread      = rows_of_thread;
   detail::launch(detail::plan_decode_kernel<typename Config::layouts, tuning>,
-                 {static_cast<unsigned>(grid), tuning::threads, 0, true}, stream,
-                 detail::plan_params{cache, batch, layers, work, parts});
+                 {static_cast<unsigned>(grid), threads,
+                  std::size_t{threads} * rows_of_thread * sizeof(std::uint32_t), true},
+                 stream, p);
 }
 
 }  // namespace diffkv

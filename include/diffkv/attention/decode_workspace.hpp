@@ -95,9 +95,11 @@ struct alignas(16) planned_sequence {
 };
 
 //! Totals of one layer.
-struct alignas(8) planned_layer {
+struct alignas(16) planned_layer {
   std::uint32_t num_pages  = 0;
   std::uint32_t empty_rows = 0;  //!< rows of the launch without tokens
+  std::uint32_t num_rows   = 0;  //!< of the launch: sequences * num_heads * passes
+  std::uint32_t pad        = 0;
 };
 
 //! Handle of the plan of a step and of the scratch of its launches; in device memory. One launch at a
@@ -123,9 +125,11 @@ struct decode_workspace_ref {
   }
 };
 static_assert(sizeof(planned_row) == 16 && sizeof(warp_range) == 32 &&
-              sizeof(planned_sequence) == 32 && sizeof(planned_layer) == 8);
+              sizeof(planned_sequence) == 32 && sizeof(planned_layer) == 16);
 
 inline constexpr std::size_t workspace_alignment = 256;
+//! Of a grid: the product of two numbers up to this fits 32 bits.
+inline constexpr std::uint32_t most_warps = 0xFFFFu;
 
 namespace detail {
 
@@ -156,8 +160,9 @@ inline void validate_workspace(cache_shape const& shape, std::uint32_t capacity,
   validate(layers, shape);
   DIFFKV_EXPECTS(grid.ctas > 0 && grid.warps > 0 && grid.passes > 0,
                  "grid: ctas, warps and passes must be at least 1");
-  DIFFKV_EXPECTS(std::uint64_t{grid.ctas} * grid.warps <= most,
-                 "grid: ctas * warps must fit 32 bits");
+  DIFFKV_EXPECTS(std::uint64_t{grid.ctas} * grid.warps <= most_warps,
+                 "grid: " + std::to_string(grid.ctas) + " CTAs of " + std::to_string(grid.warps) +
+                   " warps are more than " + std::to_string(most_warps) + " warps");
   DIFFKV_EXPECTS(std::uint64_t{capacity} * shape.num_heads <= most / grid.passes,
                  "capacity: " + std::to_string(capacity) + " sequences of " +
                    std::to_string(shape.num_heads) + " heads, read " + std::to_string(grid.passes) +

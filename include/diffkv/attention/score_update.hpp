@@ -31,18 +31,16 @@ struct due_queries {
 };
 
 //! @param position     t: position of the token being decoded, counted from 0
-//! @param score_every  k; 0: never
+//! @param score_every  k: 1, 2, 4; 0: never
 [[nodiscard]] DIFFKV_HOST_DEVICE constexpr due_queries queries_due(std::int32_t position,
                                                                    std::uint32_t layer,
                                                                    std::int32_t score_every,
                                                                    query_span const& seen) noexcept
 {
   if (score_every <= 0) { return {}; }
-  if ((position + static_cast<std::int32_t>(layer % static_cast<std::uint32_t>(score_every))) %
-        score_every !=
-      0) {
-    return {};
-  }
+  // k is a power of two.
+  std::uint32_t const at = static_cast<std::uint32_t>(position) + layer;
+  if ((at & (static_cast<std::uint32_t>(score_every) - 1u)) != 0) { return {}; }
   // Query number n lies at position n - 1: the first one not yet summed is at seen.last_query.
   std::int32_t const first = detail::max_of(seen.last_query, position - score_every);
   return {first, position, true};

@@ -97,6 +97,7 @@ inline void plan_decode(cache_ref const& cache, batch_ref const& batch, layer_ra
       }
     }
     total.num_pages = static_cast<std::uint32_t>(pages.size());
+    total.num_rows  = index;
     work.totals[l]  = total;
     for (std::uint32_t w = 0; w < num_warps; ++w) {
       work.ranges[l * num_warps + w] =
