@@ -5,6 +5,7 @@
 //! @file
 //! Random lives of sequences whose scores decode attention updates: in each step device and host twin
 //! start from the same bytes, and what they leave is compared, array by array.
+#include <diffkv/host/decode_attention.hpp>
 #include <diffkv/host/prompt.hpp>
 #include <diffkv/host/step.hpp>
 
