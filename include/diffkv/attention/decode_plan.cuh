@@ -4,7 +4,7 @@
 
 //! @file
 //! Makes the work plan of a step on the device: one launch for all layers, without a list of pages.
-//! Read before this: attention/decode_workspace.hpp.  Read next: host/page_codec.hpp.
+//! Read before this: attention/decode_workspace.hpp.  Read next: attention/tensor_core.cuh.
 #include <diffkv/attention/decode_workspace.hpp>
 #include <diffkv/core/launch.cuh>
 #include <diffkv/table/static_config.hpp>
@@ -15,10 +15,12 @@
 
 namespace diffkv {
 
+//! Measured on an H200, where most of the time is loads that wait for loads: half the threads are no
+//! faster, a layer in one CTA takes twice as long as in four.
 struct plan_tuning_sm90 {
   static constexpr unsigned threads = 1024;  //!< of a CTA, at most
-  static constexpr unsigned least   = 256;   //!< of a CTA
-  static constexpr unsigned ctas    = 128;   //!< of a launch, if it has so few layers
+  static constexpr unsigned least   = 256;   //!< of a CTA, at least
+  static constexpr unsigned ctas    = 264;   //!< of a launch, where layers are few: two per SM
   static constexpr unsigned parts   = 4;     //!< CTAs of a layer, at most
   static constexpr unsigned rows    = 8192;  //!< of a layer that are counted at a time
 };
@@ -103,11 +105,12 @@ struct layer_row {
   std::uint32_t row;   //!< of the cache
 };
 
-//! A row and its sequence with what a plan says of them.
-struct located_row {
+//! A row with all that a plan reads of it.
+struct found_row {
   layer_row at;
-  planned_row row;
-  planned_sequence sequence;
+  tier_counts tokens;
+  slot_index append_slot;
+  layer_state state;
 };
 
 //! A CTA that plans its part of one layer. Rows of the layer are numbered sequence * num_heads + head.
@@ -201,23 +204,27 @@ struct plan_block {
     return all;
   }
 
-  [[nodiscard]] __device__ located_row look_at(std::uint32_t r) const
+  [[nodiscard]] __device__ found_row find(std::uint32_t r) const
   {
-    layer_row const at           = locate(r);
-    row_state const& row         = p.rows[at.row];
-    tier_counts const tokens     = row.tokens;
-    slot_index const append_slot = row.append_slot;
-    layer_state const state      = p.layers[at.item];
+    layer_row const at   = locate(r);
+    row_state const& row = p.rows[at.row];
+    found_row const found{at, row.tokens, row.append_slot, p.layers[at.item]};
     // All loads in front: those moved to where they are used would wait one after the other.
     asm volatile("" ::: "memory");
-    bool const stored     = append_slot != no_slot;
-    bool const begun      = state.num_tokens > 0;
-    due_queries const due = queries_due(begun ? state.num_tokens - 1 : 0, p.first_layer + layer,
-                                        begun ? p.score_every : 0, state.queries);
-    return {at,
-            {at.row, tokens.high, tokens.low, static_cast<std::uint16_t>(stored ? 1 : 0),
-             static_cast<std::uint16_t>(stored && due.catches_up ? 1 : 0)},
-            {at.slot, state.num_tokens, state.queries, due.first, due.last, 0}};
+    return found;
+  }
+  [[nodiscard]] __device__ due_queries due_in(layer_state const& state) const
+  {
+    bool const begun = state.num_tokens > 0;
+    return queries_due(begun ? state.num_tokens - 1 : 0, p.first_layer + layer,
+                       begun ? p.score_every : 0, state.queries);
+  }
+  [[nodiscard]] static __device__ planned_row plan_row(found_row const& found, bool catches_up)
+  {
+    bool const stored = found.append_slot != no_slot;
+    return {found.at.row, found.tokens.high, found.tokens.low,
+            static_cast<std::uint16_t>(stored ? 1 : 0),
+            static_cast<std::uint16_t>(stored && catches_up ? 1 : 0)};
   }
 
   //! The part's rows and sequences; from the last thread on, as the first ones have ranges to write.
@@ -227,15 +234,18 @@ struct plan_block {
     std::uint32_t const end   = min(num_rows, begin + p.rows_of_part);
 #pragma unroll 1
     for (std::uint32_t r = begin + blockDim.x - 1 - threadIdx.x; r < end; r += blockDim.x) {
-      located_row const found = look_at(r);
+      found_row const found    = find(r);
+      layer_state const& state = found.state;
+      due_queries const due    = due_in(state);
       if (found.at.head == 0) {
-        p.sequences[std::size_t{layer} * p.workspace_sequences + found.at.sequence] =
-          found.sequence;
+        p.sequences[std::size_t{layer} * p.workspace_sequences + found.at.sequence] = {
+          found.at.slot, state.num_tokens, state.queries, due.first, due.last, 0};
       }
+      planned_row const row = plan_row(found, due.catches_up);
       planned_row* const to =
         p.planned_rows + std::size_t{layer} * p.workspace_rows + std::size_t{r} * p.passes;
 #pragma unroll 1
-      for (std::uint32_t pass = 0; pass < p.passes; ++pass) { to[pass] = found.row; }
+      for (std::uint32_t pass = 0; pass < p.passes; ++pass) { to[pass] = row; }
     }
   }
 
@@ -252,7 +262,7 @@ struct plan_block {
       r                          = is_behind ? middle + 1 : r;
       last                       = is_behind ? last : middle;
     }
-    planned_row const row     = look_at(first + r).row;
+    found_row const found     = find(first + r);
     std::uint32_t const begin = r == 0 ? 0 : ends[r - 1];
     std::uint32_t own         = page - begin;
     std::uint32_t index       = first + r;
@@ -261,10 +271,10 @@ struct plan_block {
       index                       = index * p.passes + own / of_pass;
       own %= of_pass;
     }
-    std::uint32_t const high = pages_filled_by<typename Layouts::high>(row.high);
-    page_id const id         = own < high ? p.table.entry(row.row, tier::high, own)
-                                          : p.table.entry(row.row, tier::low, own - high);
-    return {row, index, own, num_pages, id};
+    std::uint32_t const high = pages_filled_by<typename Layouts::high>(found.tokens.high);
+    page_id const id         = own < high ? p.table.entry(found.at.row, tier::high, own)
+                                          : p.table.entry(found.at.row, tier::low, own - high);
+    return {plan_row(found, due_in(found.state).catches_up), index, own, num_pages, id};
   }
 
   //! Ranges of the part that begin in pages begin .. end - 1 of the layer, those of the counted rows;
