@@ -119,7 +119,8 @@ struct decode_errors {
 template <class Out>
 [[nodiscard]] double beyond_rounding(float x, double exact)
 {
-  constexpr int digits = std::is_same_v<Out, __half> ? 11 : 8;  // of the significand
+  // Digits of the significand.
+  constexpr int digits = std::is_same_v<Out, float> ? 24 : std::is_same_v<Out, __half> ? 11 : 8;
   int exponent         = 0;
   if (exact == 0.0) { return std::fabs(static_cast<double>(x)); }
   static_cast<void>(std::frexp(exact, &exponent));
