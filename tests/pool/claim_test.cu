@@ -143,6 +143,22 @@ TEST_CASE("claim on the device: many rows are served as on the host", "[pool]")
   }
 }
 
+TEST_CASE("claim on the device: claims of several CTAs, few enough for compute-sanitizer",
+          "[pool][small]")
+{
+  for (std::uint32_t const rows : {4097u, 65'537u}) {
+    CAPTURE(rows);
+    claim_case const one_each = pattern(rows, 1, 7, 4);
+    claim_case const many     = pattern(3, rows / 3, 7, 4);
+    for (claim_case const* c : {&one_each, &many}) {
+      twin_rings rings{static_cast<std::uint32_t>(c->total()), true, 1'000'003};
+      CHECK(difference(rings, *c) == "");
+      rings.reset(c->total() / 2);
+      CHECK(difference(rings, *c) == "");
+    }
+  }
+}
+
 TEST_CASE("claim on the device: 2000 claims of 4097 rows are all alike", "[pool]")
 {
   claim_case const c = pattern(4097, 1, 7, 4);

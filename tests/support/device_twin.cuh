@@ -14,20 +14,10 @@
 
 #include "support/device_cache.hpp"
 #include "support/host_cache.hpp"
+#include "support/spin.cuh"
 #include "support/twin_inputs.hpp"
 
 namespace diffkv::test {
-
-namespace {
-__global__ void spin_kernel(std::uint64_t nanoseconds)
-{
-  std::uint64_t begin, now;
-  asm volatile("mov.u64 %0, %%globaltimer;" : "=l"(begin));
-  do {
-    asm volatile("mov.u64 %0, %%globaltimer;" : "=l"(now));
-  } while (now - begin < nanoseconds);
-}
-}  // namespace
 
 //! @tparam Config  static_config; @tparam T element of keys, values and queries
 template <class Config, class T>
@@ -274,7 +264,7 @@ class device_twin {
   //! Starts an operation: keeps the stream busy, then writes the batch behind that.
   [[nodiscard]] batch_ref begin(std::vector<std::uint32_t> const& slots, std::uint32_t capacity)
   {
-    if (setup_.spin_ns > 0) { spin_kernel<<<1, 1, 0, stream()>>>(setup_.spin_ns); }
+    if (setup_.spin_ns > 0) { spin(setup_.spin_ns, stream()); }
     bool const counted = setup_.captured || random_.one_in(2);
     return inputs_.batch(slots, capacity, counted);
   }
