@@ -4,7 +4,7 @@
 
 //! @file
 //! Decode attention over the mixed pages of all rows of a layer, one launch.
-//! Read before this: attention/page_walk.cuh.  Read next: host/page_codec.hpp.
+//! Read before this: attention/row_merge.cuh.  Read next: host/page_codec.hpp.
 //!
 //! Every warp reads its share of the pages of the layer, tile by tile through slots of shared memory
 //! that it fills by itself, and keeps the sums of the row at hand in registers. A row that lies in one
@@ -12,93 +12,28 @@
 //! whoever comes last, in the order of the pages.
 #include <diffkv/attention/attend_blocks.cuh>
 #include <diffkv/attention/decode_plan.cuh>
-#include <diffkv/attention/page_walk.cuh>
+#include <diffkv/attention/row_merge.cuh>
 #include <diffkv/core/launch.cuh>
-
-#include <cuda/atomic>
 
 namespace diffkv {
 namespace detail {
-
-//! What the warps of a CTA share.
-template <class Traits>
-struct decode_cta {
-  static constexpr int warps = Traits::tuning::warps;
-  //! Pages of a row that have been read; 0: the row that began in front of the CTA, 1 + w: the one that
-  //! goes on behind warp w.
-  std::uint32_t arrived[warps + 1];
-  //! Rows of many CTAs whose last part came from here: merged by all warps at the end. One begins in
-  //! front of the CTA, one ends behind it.
-  struct waiting_row {
-    std::uint32_t index;
-    std::uint32_t first_cta;
-    std::uint32_t last_cta;
-    std::uint32_t flags;
-    float offset[Traits::heads];
-  } waiting[2];
-  std::uint32_t num_waiting;
-};
 
 //! One warp of a launch.
 template <class Traits, class T, class Out>
 struct decode_warp {
   using params                = decode_params<Traits, T, Out>;
   using target_type           = row_target<Traits, T, Out>;
-  using part_type             = partial_row<Traits>;
   static constexpr int sets   = Traits::sets;
   static constexpr int slots  = Traits::tuning::slots;
   static constexpr int places = Traits::candidate_places;
 
   params const& p;
-  decode_cta<Traits>& cta;
-  std::byte* shared;         //!< of the CTA
+  decode_place<Traits> place;
   fragment_lane at;
-  std::uint32_t warp;        //!< of the CTA
-  std::uint32_t warps;       //!< of a CTA
-  std::uint32_t total;       //!< pages of the layer
-  std::uint32_t end_of_warp;  //!< first page behind the warp's range
 
   row_queries<Traits> queries;
   row_accumulator<Traits> sums;
   score_path<Traits> scores;
-
-  [[nodiscard]] __device__ std::byte* memory_of(std::uint32_t w) const noexcept
-  {
-    return shared + std::size_t{w} * Traits::warp_bytes;
-  }
-  //! Part of a row that warp w read last: where its tiles were.
-  [[nodiscard]] __device__ part_type last_part(std::uint32_t w) const noexcept
-  {
-    return {reinterpret_cast<float*>(memory_of(w))};
-  }
-  //! Part of the row that began in front of warp w and ends in it.
-  [[nodiscard]] __device__ part_type first_part(std::uint32_t w) const noexcept
-  {
-    return {reinterpret_cast<float*>(memory_of(w) + Traits::ring_bytes)};
-  }
-  [[nodiscard]] __device__ float* stage() const noexcept
-  {
-    return reinterpret_cast<float*>(memory_of(warp) + Traits::ring_bytes + Traits::part_bytes);
-  }
-  [[nodiscard]] __device__ candidate* record() const noexcept
-  {
-    return reinterpret_cast<candidate*>(memory_of(warp) + Traits::ring_bytes + Traits::part_bytes +
-                                        Traits::stage_bytes);
-  }
-  [[nodiscard]] __device__ tile_note* notes() const noexcept
-  {
-    return reinterpret_cast<tile_note*>(memory_of(warp) + Traits::ring_bytes + Traits::part_bytes +
-                                        Traits::stage_bytes + Traits::record_bytes);
-  }
-  [[nodiscard]] __device__ std::uint32_t barriers() const noexcept
-  {
-    return shared_address(notes() + slots);
-  }
-  //! First page of the range of CTA c.
-  [[nodiscard]] __device__ std::uint32_t begin_of_cta(std::uint32_t c) const noexcept
-  {
-    return share_begin(total, c * warps, p.work.grid.num_warps());
-  }
 
   //! Conditions the queries of a row, keeps them as columns, and, in the row's first part, in the ring.
   template <class Queries>
@@ -129,7 +64,7 @@ struct decode_warp {
         queries.offset[s] = 0.0f;
       }
       if constexpr (Traits::rotated) {
-        rotate_share<Traits::head_dim, groups, 4, 1>(x, stage(), at.lane);
+        rotate_share<Traits::head_dim, groups, 4, 1>(x, place.stage(), at.lane);
       }
       if constexpr (Traits::has_scores) {
         if (keeps && exists && at.g % 2 == 0) {
@@ -191,279 +126,114 @@ struct decode_warp {
     scores.num_tokens          = plan.num_tokens;
     scores.window              = cache.shape.window;
     scores.policy              = &p.policy;
-    scores.record              = record();
-    if (at.lane < num_stored_tiers * places) { record()[at.lane] = candidate{}; }
+    scores.record              = place.record();
+    if (at.lane < num_stored_tiers * places) { place.record()[at.lane] = candidate{}; }
     __syncwarp();
   }
 
-  __device__ void begin_row(tile_note const& note) noexcept
+  __device__ void begin_row(row_note const& note) noexcept
   {
     target_type const target{p, note.index};
     planned_sequence const& plan = p.sequence(target.sequence);
-    bool const stored            = (note.flags & tile_flag::stored) != 0;
-    bool const keeps             = stored && note.ordinal == 0;
+    bool const keeps             = (note.flags & row_flag::stored) != 0 && note.ordinal == 0;
     load_queries(queries.high, target, keeps, plan.num_tokens - 1, plan.slot, true);
     if constexpr (!row_queries<Traits>::shared) {
       load_queries(queries.low, target, false, 0, 0, false);
     }
     if constexpr (Traits::variant::sliding_window) {
-      queries.first_position = p.options.sliding_window > 0
-                                 ? plan.num_tokens - p.options.sliding_window
-                                 : -1;
+      queries.first_position =
+        p.options.sliding_window > 0 ? plan.num_tokens - p.options.sliding_window : -1;
     }
     if constexpr (Traits::has_scores) {
-      scores.on = (note.flags & tile_flag::catches_up) != 0 && target.first_head == 0;
+      scores.on = (note.flags & row_flag::catches_up) != 0 && target.first_head == 0;
       if (scores.on) { load_scores(target, plan); }
     }
     sums.clear();
   }
 
-  __device__ void attend(tile_note const& note, std::uint32_t tile, bool& in_low) noexcept
+  //! @param page     that the tile is of, and its ordinal in the row
+  //! @param in_low   whether the sums are mixed as low codes are
+  __device__ void attend(tile_note note, std::uint32_t tile, page_id page, row_note const& row,
+                         std::uint32_t ordinal, bool& in_low) noexcept
   {
     weight_exchange const exchange{at};
-    bool const low = (note.flags & tile_flag::low) != 0;
+    bool const low = Traits::has_low && note.is(tile_note::low);
     if constexpr (Traits::has_scores) {
-      if (scores.on) {
-        auto const page_tokens = static_cast<std::uint32_t>(
-          low ? Traits::low_tile::page_tokens : Traits::high_tile::page_tokens);
-        tile_segment const& segment = p.cut[low ? 1 : 0].segments[4];
-        scores.page = {p.cache.pool.page(note.page), low ? tier::low : tier::high, note.first,
-                       places == 0 ? 0u : note.first / page_tokens % static_cast<std::uint32_t>(places),
-                       segment.in_page + segment.per_block * note.block};
-      }
+      if (scores.on) { scores.page = scored(note, page, row, ordinal, low); }
     }
-    if (Traits::has_low && low) {
+    if (low) {
       if (!in_low) {
         unmix<Traits::high_tile::value.bits>(sums);
         mix<Traits::low_tile::value.bits>(sums);
         in_low = true;
       }
-      attend_tile<typename Traits::low_tile>(tile, note.tokens, p.options.soft_cap, queries, sums,
+      attend_tile<typename Traits::low_tile>(tile, note.tokens(), p.options.soft_cap, queries, sums,
                                              scores, exchange, at);
     } else {
-      attend_tile<typename Traits::high_tile>(tile, note.tokens, p.options.soft_cap, queries, sums,
+      attend_tile<typename Traits::high_tile>(tile, note.tokens(), p.options.soft_cap, queries, sums,
                                               scores, exchange, at);
     }
     if constexpr (Traits::has_scores) {
-      if (scores.on && (note.flags & tile_flag::ends_page) != 0) { scores.close_page(); }
+      if (scores.on && note.is(tile_note::ends_page)) { scores.close_page(); }
     }
   }
 
+  [[nodiscard]] __device__ scored_page scored(tile_note note, page_id page, row_note const& row,
+                                              std::uint32_t ordinal, bool low) const noexcept
+  {
+    std::uint32_t const high_pages  = ceil_div(
+      p.row(row.index).high, static_cast<std::uint32_t>(Traits::high_tile::page_tokens));
+    std::uint32_t const in_tier     = low ? ordinal - high_pages : ordinal;
+    auto const page_tokens          = static_cast<std::uint32_t>(
+      low ? Traits::low_tile::page_tokens : Traits::high_tile::page_tokens);
+    tile_segment const& segment = p.cut[low ? 1 : 0].segments[4];
+    return {p.cache.pool.page(page), low ? tier::low : tier::high,
+            in_tier * page_tokens + note.block() * block_tokens,
+            in_tier % static_cast<std::uint32_t>(max_of(1, places)),
+            segment.in_page + segment.per_block * note.block()};
+  }
+
   //! The row's last tile in this warp was read.
-  //! @param begin  first page of the row in this warp
-  //! @param end    first page of the layer behind it in this warp
-  __device__ void end_row(tile_note const& note, std::uint32_t pages_read, std::uint32_t end,
-                          bool in_low) noexcept
+  //! @param pages_read  of the row in this warp
+  //! @param behind      pages of the layer up to here
+  //! @param is_last     the warp's range ends here
+  __device__ void end_row(row_note const& note, std::uint32_t pages_read, std::uint32_t behind,
+                          bool is_last, bool in_low) noexcept
   {
     close(sums, in_low);
-    std::uint32_t const row_begin = end - 1 - note.ordinal;
-    std::uint32_t const row_end   = row_begin + note.pages_of_row;
-    bool const stored             = (note.flags & tile_flag::stored) != 0;
-    bool catches_up               = false;
+    bool catches_up = false;
     if constexpr (Traits::has_scores) { catches_up = scores.on; }
-    target_type const target{p, note.index};
-    if (pages_read == note.pages_of_row) {
-      store_whole_row(target, sums, queries.offset, stored, stage(), at);
+    bool const has_candidate = at.lane < num_stored_tiers * places;
+    if (pages_read == note.pages) {
+      target_type const target{p, note.index};
+      store_whole_row(target, sums, queries.offset, (note.flags & row_flag::stored) != 0,
+                      place.stage(), at);
       if constexpr (Traits::has_scores) {
         if (catches_up) {
-          store_scores(target,
-                       at.lane < num_stored_tiers * places ? record()[at.lane] : candidate{},
-                       at.lane);
+          store_scores(target, has_candidate ? place.record()[at.lane] : candidate{}, at.lane);
         }
         __syncwarp();
       }
       return;
     }
-    part_type const part = end == end_of_warp ? last_part(warp) : first_part(warp);
+    partial_row<Traits> const part =
+      is_last ? place.last_part(place.warp) : place.first_part(place.warp);
     __syncwarp();
-    store_partial(part, sums, at);
+    store_partial(part, sums, queries.offset, at);
     if constexpr (Traits::has_scores) {
-      if (catches_up && at.lane < num_stored_tiers * places) {
-        part.candidates()[at.lane] = record()[at.lane];
-      }
-    }
-    __syncwarp();
-
-    // Within the CTA: whoever completes the row merges.
-    std::uint32_t const num_warps = p.work.grid.num_warps();
-    std::uint32_t const cta_begin = begin_of_cta(blockIdx.x);
-    std::uint32_t const cta_end   = begin_of_cta(blockIdx.x + 1);
-    std::uint32_t const here      = max_of(row_begin, cta_begin);
-    std::uint32_t const here_end  = min_of(row_end, cta_end);
-    std::uint32_t const first_cta_warp = blockIdx.x * warps;
-    std::uint32_t const first_warp     = share_of(total, here, num_warps) - first_cta_warp;
-    std::uint32_t const last_warp      = share_of(total, here_end - 1, num_warps) - first_cta_warp;
-    bool completes                     = false;
-    if (at.lane == 0) {
-      std::uint32_t const key = row_begin < cta_begin ? 0u : first_warp + 1;
-      cuda::atomic_ref<std::uint32_t, cuda::thread_scope_block> arrived{cta.arrived[key]};
-      completes = arrived.fetch_add(pages_read, cuda::memory_order_acq_rel) + pages_read ==
-                  here_end - here;
-    }
-    if (__shfl_sync(0xFFFF'FFFFu, completes ? 1 : 0, 0) == 0) { return; }
-    auto const part_of_warp = [&](std::uint32_t i) -> part_type {
-      std::uint32_t const w = first_warp + i;
-      std::uint32_t const b = share_begin(total, first_cta_warp + w, num_warps);
-      std::uint32_t const e = share_begin(total, first_cta_warp + w + 1, num_warps);
-      if (b == e) { return {}; }
-      return row_end >= e ? last_part(w) : first_part(w);
-    };
-    std::uint32_t const num_parts = last_warp - first_warp + 1;
-    if (row_begin >= cta_begin && row_end <= cta_end) {
-      finish(target, num_parts, part_of_warp, queries.offset, stored, catches_up);
-      return;
-    }
-
-    // Over the CTAs.
-    std::uint32_t const first_cta = share_of(total, row_begin, num_warps) / warps;
-    std::uint32_t const last_cta  = share_of(total, row_end - 1, num_warps) / warps;
-    part_type const left          = part_of_cta(blockIdx.x, first_cta);
-    merge_parts<Traits>(
-      num_parts, part_of_warp,
-      [&](int h, merged_head<Traits> const& merged) {
-        auto const& v = merged.out;
-#pragma unroll
-        for (int q = 0; q < v.quads_per_lane; ++q) {
-          if (!v.has(at.lane, q)) { continue; }
-          *reinterpret_cast<float4*>(left.out(h) + 4 * v.quad(at.lane, q)) =
-            float4{v.x[q][0], v.x[q][1], v.x[q][2], v.x[q][3]};
-        }
-        if (at.lane == 0) { left.state(h) = float2{merged.max, merged.sum}; }
-      },
-      at.lane);
-    if constexpr (Traits::has_scores) {
-      if (catches_up) {
-        candidate const c = merge_candidates<Traits>(num_parts, part_of_warp, at.lane);
-        if (at.lane < num_stored_tiers * places) { left.candidates()[at.lane] = c; }
-      }
+      if (catches_up && has_candidate) { part.candidates()[at.lane] = place.record()[at.lane]; }
     }
     __syncwarp();
-    // A layer of fewer pages than CTAs leaves some without.
-    std::uint32_t const num_ctas =
-      total >= p.work.grid.ctas ? last_cta - first_cta + 1 : note.pages_of_row;
-    bool is_last = false;
-    if (at.lane == 0) {
-      cuda::atomic_ref<std::uint32_t, cuda::thread_scope_device> arrivals{
-        p.work.arrivals[first_cta]};
-      is_last = arrivals.fetch_add(1, cuda::memory_order_acq_rel) == num_ctas - 1;
-      if (is_last) { arrivals.store(0, cuda::memory_order_relaxed); }
-    }
-    if (__shfl_sync(0xFFFF'FFFFu, is_last ? 1 : 0, 0) == 0) { return; }
-    if (num_ctas <= Traits::tuning::few_parts) {
-      finish(
-        target, last_cta - first_cta + 1,
-        [&](std::uint32_t i) { return part_of_cta(first_cta + i, first_cta); }, queries.offset,
-        stored, catches_up);
-      return;
-    }
-    std::uint32_t place = 0;
-    if (at.lane == 0) {
-      cuda::atomic_ref<std::uint32_t, cuda::thread_scope_block> waiting{cta.num_waiting};
-      place              = waiting.fetch_add(1, cuda::memory_order_relaxed);
-      cta.waiting[place].index     = note.index;
-      cta.waiting[place].first_cta = first_cta;
-      cta.waiting[place].last_cta  = last_cta;
-      cta.waiting[place].flags     = (stored ? 1u : 0u) | (catches_up ? 2u : 0u);
-    }
-    place = __shfl_sync(0xFFFF'FFFFu, place, 0);
-#pragma unroll
-    for (int s = 0; s < sets; ++s) {
-      if (at.g == 0 && 4 * s + at.t < Traits::heads) {
-        cta.waiting[place].offset[4 * s + at.t] = queries.offset[s];
-      }
-    }
-  }
-
-  //! What CTA c left of the row that begins in first_cta.
-  [[nodiscard]] __device__ part_type part_of_cta(std::uint32_t c,
-                                                 std::uint32_t first_cta) const noexcept
-  {
-    if (begin_of_cta(c) == begin_of_cta(c + 1)) { return {}; }
-    std::uint32_t const place = 2 * c + (c == first_cta ? 1 : 0);
-    return {p.work.partials + std::size_t{place} * p.work.partial_floats};
-  }
-
-  //! Merges the parts of a row into its result.
-  //! @param offset  of head 4 s + t
-  template <class PartAt>
-  __device__ void finish(target_type const& target, std::uint32_t num_parts, PartAt const& part,
-                         float const (&offset)[sets], bool stored, bool catches_up) const noexcept
-  {
-    merge_parts<Traits>(
-      num_parts, part,
-      [&](int h, merged_head<Traits>& merged) {
-        float of_head = 0.0f;
-        if constexpr (Traits::centred) {
-#pragma unroll
-          for (int s = 0; s < sets; ++s) {
-            float const o = __shfl_sync(0xFFFF'FFFFu, offset[s], h % 4);
-            of_head       = h / 4 == s ? o : of_head;
-          }
-        }
-        store_merged_head(target, h, merged, of_head, stored, at.lane);
-      },
-      at.lane);
-    if constexpr (Traits::has_scores) {
-      if (catches_up) {
-        store_scores(target, merge_candidates<Traits>(num_parts, part, at.lane), at.lane);
-      }
-    }
-  }
-
-  //! Rows of many CTAs, by all warps: each merges some of the parts, then one what they have made.
-  //! @threads the CTA
-  __device__ void finish_waiting_rows() noexcept
-  {
-    __syncthreads();
-    std::uint32_t const num_waiting = cta.num_waiting;
-    for (std::uint32_t i = 0; i < num_waiting; ++i) {
-      auto const& row             = cta.waiting[i];
-      bool const catches_up       = (row.flags & 2u) != 0;
-      std::uint32_t const num_all = row.last_cta - row.first_cta + 1;
-      std::uint32_t const num_own = num_all > warp ? ceil_div(num_all - warp, warps) : 0u;
-      auto const own_part         = [&](std::uint32_t k) {
-        return part_of_cta(row.first_cta + warp + k * warps, row.first_cta);
-      };
-      part_type const mine = last_part(warp);
-      merge_parts<Traits>(
-        num_own, own_part,
-        [&](int h, merged_head<Traits> const& merged) {
-          auto const& v = merged.out;
-#pragma unroll
-          for (int q = 0; q < v.quads_per_lane; ++q) {
-            if (!v.has(at.lane, q)) { continue; }
-            *reinterpret_cast<float4*>(mine.out(h) + 4 * v.quad(at.lane, q)) =
-              float4{v.x[q][0], v.x[q][1], v.x[q][2], v.x[q][3]};
-          }
-          if (at.lane == 0) { mine.state(h) = float2{merged.max, merged.sum}; }
-        },
-        at.lane);
-      if constexpr (Traits::has_scores) {
-        if (catches_up) {
-          candidate const c = merge_candidates<Traits>(num_own, own_part, at.lane);
-          if (at.lane < num_stored_tiers * places) { mine.candidates()[at.lane] = c; }
-        }
-      }
-      __syncthreads();
-      if (warp == 0) {
-        float offset[sets]{};
-#pragma unroll
-        for (int s = 0; s < sets; ++s) {
-          if (4 * s + at.t < Traits::heads) { offset[s] = row.offset[4 * s + at.t]; }
-        }
-        finish(
-          target_type{p, row.index}, warps, [&](std::uint32_t w) { return last_part(w); }, offset,
-          (row.flags & 1u) != 0, catches_up);
-      }
-      __syncthreads();
-    }
+    std::uint32_t const begin = behind - pages_read - note.ordinal;
+    hand_over(p, place, note.index, begin, begin + note.pages, pages_read,
+              (note.flags & row_flag::stored) | (catches_up ? row_flag::catches_up : 0u));
   }
 
   //! Rows without tokens, a few to each warp.
   __device__ void store_empty_rows() const noexcept
   {
-    std::uint32_t const num_warps = p.work.grid.num_warps();
-    for (std::uint32_t index = blockIdx.x * warps + warp; index < p.totals().num_rows;
+    std::uint32_t const num_warps = place.ctas * place.warps;
+    for (std::uint32_t index = blockIdx.x * place.warps + place.warp; index < p.totals().num_rows;
          index += num_warps) {
       planned_row const& row = p.row(index);
       if (row.high + row.low > 0) { continue; }
@@ -474,53 +244,63 @@ struct decode_warp {
   //! All tiles of the warp's range.
   __device__ void read_pages(warp_range const& range) noexcept
   {
+    static_assert(slots == 2, "a tile at hand, one on its way");
     page_stream<slots> stream;
-    stream.init(barriers(), at.lane);
+    stream.init(place.barriers(), at.lane);
     __syncwarp();
     page_walk<Traits, T, Out> walk{p, range, at.lane};
-    std::uint32_t const ring = shared_address(memory_of(warp));
-    std::uint32_t requested  = 0;
-    std::uint32_t page       = end_of_warp - range.num_pages;  // of the layer
-    std::uint32_t row_begin  = page;                           // of the row at hand, in this warp
-    bool in_low              = false;
-    auto const request       = [&] {
-      if (walk.has_more()) {
-        std::uint32_t const slot = requested % slots;
-        walk.request(stream, static_cast<int>(slot), ring + slot * Traits::slot_bytes,
-                           notes() + slot);
-      } else {
-        stream.end();
-      }
-      ++requested;
-    };
-    request();
-    bool looked_ahead = false;
+    row_note* const notes    = place.notes();
+    std::uint32_t const ring = shared_address(place.memory_of(place.warp));
+    std::uint32_t page       = place.begin_of_warp(blockIdx.x * place.warps + place.warp);
+    std::uint32_t const end  = page + range.num_pages;
+    tile_note note{}, note_ahead{};  // of the tile at hand, and of the one on its way
+    page_id id{}, id_ahead{};
+    row_note row{};
+    std::uint32_t row_begin = page;  // first page of the row at hand, in this warp
+    bool has_begun          = false;
+    bool in_low             = false;
+    std::uint32_t slot      = 0;
+    std::uint32_t pending   = 0;  // tiles asked for
+    // At first one tile: asking for more can take long, and the queries can be had meanwhile.
+    std::uint32_t most_pending = 1;
 #pragma unroll 1
-    for (std::uint32_t tile = 0; page < end_of_warp; ++tile) {
-      std::uint32_t const slot = tile % slots;
-      // One copy at first: asking for more can take long, and the queries can be had meanwhile.
-      if (looked_ahead) {
+    for (;;) {
 #pragma unroll 1
-        while (requested < tile + slots) { request(); }
+      while (pending < most_pending && walk.has_more()) {
+        std::uint32_t const into = slot ^ pending;
+        note_ahead = walk.request(stream, static_cast<int>(into), ring + into * Traits::slot_bytes,
+                                  notes + into, id_ahead);
+        if (pending == 0) {
+          note = note_ahead;
+          id   = id_ahead;
+        }
+        ++pending;
       }
-      __syncwarp();
-      tile_note const note = notes()[slot];
-      if ((note.flags & tile_flag::begins) != 0) {
-        begin_row(note);
+      if (pending == 0) { return; }
+      if (note.is(tile_note::begins) && !has_begun) {
+        has_begun = true;
+        __syncwarp();
+        row       = notes[slot];
         row_begin = page;
         in_low    = false;
+        begin_row(row);
       }
-      if (!looked_ahead) {
-        looked_ahead = true;
+      if (most_pending == 1) {
+        most_pending = slots;
         walk.look_ahead();
-#pragma unroll 1
-        while (requested < tile + slots) { request(); }
+        continue;
       }
+      if (pending < slots) { stream.end(); }
       stream.wait(static_cast<int>(slot));
-      attend(note, ring + slot * Traits::slot_bytes, in_low);
+      attend(note, ring + slot * Traits::slot_bytes, id, row, row.ordinal + page - row_begin, in_low);
       __syncwarp();  // the slot may be filled again
-      if ((note.flags & tile_flag::ends_page) != 0) { ++page; }
-      if ((note.flags & tile_flag::ends) != 0) { end_row(note, page - row_begin, page, in_low); }
+      if (note.is(tile_note::ends_page)) { ++page; }
+      if (note.is(tile_note::ends)) { end_row(row, page - row_begin, page, page == end, in_low); }
+      has_begun = false;
+      note      = note_ahead;
+      id        = id_ahead;
+      slot ^= 1u;
+      --pending;
     }
   }
 };
@@ -537,15 +317,15 @@ DIFFKV_KERNEL void __launch_bounds__(Traits::tuning::warps * 32, 1)
   if (threadIdx.x <= Traits::tuning::warps) { cta.arrived[threadIdx.x] = 0; }
   if (threadIdx.x == 0) { cta.num_waiting = 0; }
   wait_for_previous();
-  warp_range const range    = p.work.ranges[p.work.index_of(p.layer) * p.work.grid.num_warps() + share];
-  std::uint32_t const total = p.totals().num_pages;
-  decode_warp<Traits, T, Out> self{
-    p,     cta,   shared, fragment_lane::of_thread(),
-    warp,  warps, total,  share_begin(total, share + 1, p.work.grid.num_warps())};
+  std::uint32_t const num_warps = p.work.grid.num_warps();
+  warp_range const range        = p.work.ranges[p.work.index_of(p.layer) * num_warps + share];
+  decode_place<Traits> const place{&cta, shared, p.work.partials, warp, warps, p.work.grid.ctas,
+                                   p.totals().num_pages};
+  decode_warp<Traits, T, Out> self{p, place, fragment_lane::of_thread()};
   __syncthreads();
   if (range.num_pages > 0) { self.read_pages(range); }
   if (p.totals().empty_rows > 0) { self.store_empty_rows(); }
-  self.finish_waiting_rows();
+  merge_waiting_rows(p, place);
 }
 
 //! Whether vectors of `v`, and every n-th element of them, are aligned to n elements.
@@ -590,7 +370,7 @@ void expect_decodable(cache_ref const& cache, std::uint32_t layer, attention_opt
   DIFFKV_EXPECTS(work.totals != nullptr &&
                    work.grid.passes == static_cast<std::uint32_t>(Traits::passes) &&
                    work.partial_floats == static_cast<std::uint32_t>(Traits::part_floats) &&
-                   work.grid.warps >= 1 &&
+                   work.grid.warps >= 1 && work.grid.num_warps() <= 0xFFFFu &&
                    work.grid.warps <= static_cast<std::uint32_t>(Traits::tuning::warps) &&
                    work.num_rows == work.capacity * shape.num_heads * work.grid.passes,
                  "workspace: it was not made for this cache and variant");

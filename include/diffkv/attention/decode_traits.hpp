@@ -58,10 +58,12 @@ struct decode_traits {
   static constexpr std::uint32_t slot_bytes = round_up(
     max_of(high_tile::bytes, has_low ? low_tile::bytes : 0u), 128u);
 
-  // A partial result: sums [heads, head_dim], (maximum, sum) [heads], candidates.
-  static constexpr int part_states = heads * head_dim;  //!< float offset
+  // A partial result: sums [heads, head_dim], (maximum, sum) [heads], scale * q.c [heads] where keys
+  // are centred, candidates [2, places].
   static constexpr int candidate_places = has_scores ? max_of(1, score_every) : 0;
-  static constexpr int part_candidates  = part_states + 2 * heads;
+  static constexpr int part_states      = heads * head_dim;  //!< float offset
+  static constexpr int part_offsets     = part_states + 2 * heads;
+  static constexpr int part_candidates  = part_offsets + (centred ? heads : 0);
   static constexpr int part_floats =
     round_up(part_candidates + 3 * num_stored_tiers * candidate_places, 4);
   static constexpr std::uint32_t part_bytes = 4u * part_floats;

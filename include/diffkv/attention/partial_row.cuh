@@ -26,8 +26,7 @@ namespace diffkv::detail {
   return ordered_float(__reduce_max_sync(0xFFFF'FFFFu, ordered_int(x)));
 }
 
-//! Where the numbers of a partial result lie: sums [heads, head_dim], then (maximum, sum) [heads], then
-//! candidates [2, places]. In shared or in device memory.
+//! Where the numbers of a partial result lie (decode_traits). In shared or in device memory.
 template <class Traits>
 struct partial_row {
   float* at = nullptr;
@@ -36,6 +35,10 @@ struct partial_row {
   [[nodiscard]] __device__ float2& state(int head) const noexcept
   {
     return reinterpret_cast<float2*>(at + Traits::part_states)[head];
+  }
+  [[nodiscard]] __device__ float& offset(int head) const noexcept
+  {
+    return at[Traits::part_offsets + head];
   }
   [[nodiscard]] __device__ candidate* candidates() const noexcept
   {
@@ -66,11 +69,12 @@ __device__ void close(row_accumulator<Traits>& row, bool low) noexcept
   }
 }
 
-//! @param row  closed
+//! @param row     closed
+//! @param offset  scale * q.c of head 4 s + t
 //! @threads one warp; followed by __syncwarp
 template <class Traits>
 __device__ void store_partial(partial_row<Traits> const& part, row_accumulator<Traits> const& row,
-                              fragment_lane at) noexcept
+                              float const (&offset)[Traits::sets], fragment_lane at) noexcept
 {
   using share = vector_share<Traits::head_dim, Traits::values.groups, 8>;
 #pragma unroll
@@ -84,7 +88,10 @@ __device__ void store_partial(partial_row<Traits> const& part, row_accumulator<T
       *reinterpret_cast<float4*>(to + share::dim(at.g, e)) =
         float4{row.out[s][e], row.out[s][e + 1], row.out[s][e + 2], row.out[s][e + 3]};
     }
-    if (at.g == 0) { part.state(head) = float2{row.max[s], row.sum[s]}; }
+    if (at.g == 0) {
+      part.state(head) = float2{row.max[s], row.sum[s]};
+      if constexpr (Traits::centred) { part.offset(head) = offset[s]; }
+    }
   }
 }
 
