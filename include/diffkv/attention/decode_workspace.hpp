@@ -4,7 +4,7 @@
 
 //! @file
 //! What decode attention is compiled for, the work plan of a step, and the scratch of a launch.
-//! Read before this: attention/attention_options.hpp.  Read next: attention/decode_plan.cuh.
+//! Read before this: attention/attention_options.hpp.  Read next: attention/plan_rows.cuh.
 #include <diffkv/attention/score_update.hpp>
 #include <diffkv/core/error.hpp>  // DIFFKV_EXPECTS
 #include <diffkv/detail/arithmetic.hpp>

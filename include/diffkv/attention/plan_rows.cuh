@@ -1,0 +1,230 @@
+// SPDX-FileCopyrightText: 2026 The diffkv authors
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+//! @file
+//! The rows of a layer as the work plan counts and reads them.
+//! Read before this: attention/decode_workspace.hpp.  Read next: attention/decode_plan.cuh.
+#include <diffkv/attention/decode_workspace.hpp>
+#include <diffkv/attention/score_update.hpp>  // queries_due
+#include <diffkv/detail/arithmetic.hpp>
+#include <diffkv/table/row_state.hpp>
+
+#include <cub/warp/warp_scan.cuh>
+
+#include <cstdint>
+
+namespace diffkv::detail {
+
+//! Division by a number that the host knows: floor(n / d) = (n * magic) >> 63, as n * d < 2^63.
+struct divider {
+  std::uint32_t divisor = 1;
+  std::uint64_t magic   = 0;
+
+  //! @pre 0 < d < 2^31
+  [[nodiscard]] static divider by(std::uint32_t d) noexcept
+  {
+    return {d, (std::uint64_t{1} << 63) / d + 1};
+  }
+  [[nodiscard]] __device__ std::uint32_t quotient(std::uint32_t n) const noexcept
+  {
+    return static_cast<std::uint32_t>(__umul64hi(magic, std::uint64_t{n} << 1));
+  }
+};
+
+//! What of a cache, a batch and a workspace a plan needs, with the first layer planned as layer 0 of
+//! the arrays of the workspace. Every constant that a kernel reads first costs it a miss.
+struct plan_params {
+  std::uint32_t const* slots;
+  std::uint32_t const* count;
+  row_state const* rows;
+  layer_state const* layers;
+  page_table_ref table;
+  warp_range* ranges;
+  planned_row* planned_rows;
+  planned_sequence* sequences;
+  planned_layer* totals;
+  std::uint32_t* arrivals;
+  divider num_heads;
+  divider num_warps;
+  std::uint32_t capacity;  //!< of the batch
+  std::uint32_t num_layers;
+  std::uint32_t first_layer;
+  std::int32_t score_every;
+  std::uint32_t passes;
+  std::uint32_t num_ctas;             //!< of attention
+  std::uint32_t workspace_rows;       //!< of a layer
+  std::uint32_t workspace_sequences;  //!< of a layer
+  std::uint32_t parts;                //!< CTAs of a layer: each counts all rows and writes its part
+  std::uint32_t ranges_of_part;       //!< at most
+  std::uint32_t rows_of_part;         //!< at most
+  std::uint32_t rows_of_thread;       //!< counted at a time
+
+  [[nodiscard]] __device__ std::uint32_t batch_size() const
+  {
+    return batch_ref{slots, count, capacity}.size();
+  }
+};
+
+//! Shared memory of known size; behind it lie the ends of the rows that are counted at a time.
+struct plan_shared {
+  std::uint32_t sum_of_warp[32];
+};
+
+//! Pages that `tokens` tokens fill.
+template <class Layout>
+[[nodiscard]] __device__ std::uint32_t pages_filled_by(std::uint32_t tokens) noexcept
+{
+  return ceil_div(tokens, static_cast<std::uint32_t>(Layout::tokens_per_page));
+}
+
+//! Rows whose ends lie in shared memory.
+struct counted_rows {
+  std::uint32_t first     = 0;  //!< of the layer
+  std::uint32_t count     = 0;
+  std::uint32_t num_pages = 0;  //!< all passes
+};
+
+//! A row of the layer that a CTA plans.
+struct layer_row {
+  std::uint32_t sequence;  //!< index into the batch
+  std::uint32_t head;
+  std::uint32_t slot;
+  std::uint32_t item;  //!< index of (slot, layer)
+  std::uint32_t row;   //!< of the cache
+};
+
+//! A row with all that a plan reads of it.
+struct found_row {
+  layer_row at;
+  tier_counts tokens;
+  slot_index append_slot;
+  layer_state state;
+};
+
+//! Rows of one layer, numbered sequence * num_heads + head, as a CTA looks at them.
+template <class Layouts>
+struct plan_rows {
+  plan_params const& p;
+  plan_shared& shared;
+  std::uint32_t* ends;     //!< pages of the counted rows up to each of them, all passes
+  std::uint32_t layer;     //!< of those planned
+  std::uint32_t num_rows;  //!< of the batch, one pass
+
+  //! @pre row `r` is one of a batch of `capacity` sequences; behind its size the slot is anything
+  [[nodiscard]] __device__ layer_row locate(std::uint32_t r) const
+  {
+    layer_row at{};
+    at.sequence = p.num_heads.quotient(r);
+    at.head     = r - at.sequence * p.num_heads.divisor;
+    at.slot     = p.slots[at.sequence];
+    at.item     = at.slot * p.num_layers + p.first_layer + layer;
+    at.row      = at.item * p.num_heads.divisor + at.head;
+    return at;
+  }
+  //! Pages of row `r`, all passes.  @param empty  raised for a row without any
+  [[nodiscard]] __device__ std::uint32_t count(std::uint32_t r, std::uint32_t& empty) const
+  {
+    if (r >= p.capacity * p.num_heads.divisor) { return 0; }
+    layer_row const at = locate(r);  // beside the size of the batch
+    if (r >= num_rows) { return 0; }
+    tier_counts const tokens  = p.rows[at.row].tokens;
+    std::uint32_t const pages = pages_filled_by<typename Layouts::high>(tokens.high) +
+                                pages_filled_by<typename Layouts::low>(tokens.low);
+    empty += pages == 0 ? p.passes : 0;
+    return pages * p.passes;
+  }
+
+  //! Sums what the threads have.  @param before  out: the sum of the threads in front
+  //! @threads the CTA; result valid in all threads
+  [[nodiscard]] __device__ std::uint32_t sum(std::uint32_t mine, std::uint32_t& before) const
+  {
+    using scan = cub::WarpScan<std::uint32_t>;
+    typename scan::TempStorage unused;
+    std::uint32_t const warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+    std::uint32_t end = 0;
+    scan{unused}.InclusiveSum(mine, end);
+    if (lane == 31) { shared.sum_of_warp[warp] = end; }
+    __syncthreads();
+    std::uint32_t const of_warp = lane < blockDim.x / 32 ? shared.sum_of_warp[lane] : 0;
+    std::uint32_t of_warps      = 0;
+    scan{unused}.InclusiveSum(of_warp, of_warps);
+    before = __shfl_sync(0xFFFF'FFFFu, of_warps - of_warp, static_cast<int>(warp)) + end - mine;
+    return __shfl_sync(0xFFFF'FFFFu, of_warps, 31);
+  }
+  [[nodiscard]] __device__ std::uint32_t sum(std::uint32_t mine) const
+  {
+    std::uint32_t before = 0;
+    return sum(mine, before);
+  }
+
+  //! Pages of all rows; only where they are not counted at one time.
+  [[nodiscard]] __device__ std::uint32_t count_all() const
+  {
+    std::uint32_t mine = 0, empty = 0;
+#pragma unroll 4
+    for (std::uint32_t r = threadIdx.x; r < num_rows; r += blockDim.x) { mine += count(r, empty); }
+    std::uint32_t const all = sum(mine);
+    __syncthreads();
+    return all;
+  }
+
+  [[nodiscard]] __device__ std::uint32_t at_a_time() const { return blockDim.x * p.rows_of_thread; }
+  //! Fills `ends` for rows first, first + 1, ...: a thread takes some that follow each other.
+  //! @param empty  raised for those of the thread without pages
+  [[nodiscard]] __device__ counted_rows count_from(std::uint32_t first, std::uint32_t& empty) const
+  {
+    std::uint32_t const begin = threadIdx.x * p.rows_of_thread;
+    std::uint32_t mine        = 0;
+#pragma unroll 2
+    for (std::uint32_t i = 0; i < p.rows_of_thread; ++i) {
+      mine += count(first + begin + i, empty);
+      ends[begin + i] = mine;
+    }
+    std::uint32_t before    = 0;
+    std::uint32_t const all = sum(mine, before);
+#pragma unroll 1
+    for (std::uint32_t i = 0; i < p.rows_of_thread; ++i) { ends[begin + i] += before; }
+    __syncthreads();
+    return {first, min(num_rows - first, at_a_time()), all};
+  }
+  //! Index among the counted rows of the one that has page `page` of theirs.
+  //! @pre page < ends[count - 1]
+  [[nodiscard]] __device__ std::uint32_t row_of_page(std::uint32_t count, std::uint32_t page) const
+  {
+    std::uint32_t i = 0;  // the first row that ends behind the page
+#pragma unroll 1
+    for (std::uint32_t last = count - 1; i < last;) {
+      std::uint32_t const middle = (i + last) / 2;
+      bool const is_behind       = ends[middle] <= page;
+      i                          = is_behind ? middle + 1 : i;
+      last                       = is_behind ? last : middle;
+    }
+    return i;
+  }
+
+  [[nodiscard]] __device__ found_row find(std::uint32_t r) const
+  {
+    layer_row const at   = locate(r);
+    row_state const& row = p.rows[at.row];
+    found_row const found{at, row.tokens, row.append_slot, p.layers[at.item]};
+    // All loads in front: those moved to where they are used would wait one after the other.
+    asm volatile("" ::: "memory");
+    return found;
+  }
+  [[nodiscard]] __device__ due_queries due_in(layer_state const& state) const
+  {
+    bool const begun = state.num_tokens > 0;
+    return queries_due(begun ? state.num_tokens - 1 : 0, p.first_layer + layer,
+                       begun ? p.score_every : 0, state.queries);
+  }
+  [[nodiscard]] static __device__ planned_row plan(found_row const& found, bool catches_up)
+  {
+    bool const stored = found.append_slot != no_slot;
+    return {found.at.row, found.tokens.high, found.tokens.low,
+            static_cast<std::uint16_t>(stored ? 1 : 0),
+            static_cast<std::uint16_t>(stored && catches_up ? 1 : 0)};
+  }
+};
+
+}  // namespace diffkv::detail
