@@ -7,9 +7,9 @@
 //! device operation and its host twin start from the same state, and what they leave is compared.
 #include <diffkv/table/cache_ref.hpp>
 
-#include <cstring>   // memcmp
-#include <iterator>  // size
+#include <cstring>  // memcmp
 #include <string>
+#include <type_traits>  // remove_reference_t
 #include <vector>
 
 #include "support/device.hpp"
@@ -18,32 +18,56 @@ namespace diffkv::test {
 
 namespace detail {
 
-//! Calls f(pointer of a, pointer of b, bytes) for each array that a cache_ref points at and that
-//! operations may change.
+//! Calls f(name, pointer, bytes) for each array that a cache_ref points at and that operations may
+//! change; the pointer by reference.
 template <class F>
-void for_each_array(cache_ref const& a, cache_ref const& b, F&& f)
+void for_each_field(cache_ref& c, F&& f)
 {
-  auto const one = [&](auto* x, auto* y, std::size_t count) {
-    if (count > 0 && x != nullptr && y != nullptr) { f(x, y, count * sizeof *x); }
+  auto const one = [&](char const* name, auto*& data, std::size_t count) {
+    f(name, data, data == nullptr ? 0 : count * sizeof *data);
   };
-  cache_shape const& shape = a.shape;
+  cache_shape const& shape = c.shape;
   std::size_t const rows   = shape.num_rows();
   std::size_t const layers = std::size_t{shape.num_slots} * shape.num_layers;
   std::size_t const ring   = layers * shape.ring_queries() * shape.num_q_heads();
-  one(a.pool.base, b.pool.base, std::size_t{a.pool.num_pages} * a.pool.page_bytes);
-  one(a.ring.ids, b.ring.ids, a.ring.capacity);
-  one(a.ring.head, b.ring.head, 1);
-  one(a.ring.tail, b.ring.tail, 1);
-  one(a.ring.held, b.ring.held, (a.ring.capacity + 31) / 32);
-  one(a.table.entries, b.table.entries, rows * a.table.row_entries);
-  one(a.state.rows, b.state.rows, rows);
-  one(a.state.window, b.state.window, rows * static_cast<std::size_t>(a.state.window_tokens));
-  one(a.state.candidates, b.state.candidates,
-      rows * num_stored_tiers * a.state.candidates_per_tier);
-  one(a.state.layers, b.state.layers, layers);
-  one(a.queries.queries, b.queries.queries, ring * static_cast<std::size_t>(shape.head_dim));
-  one(a.queries.lse, b.queries.lse, ring);
-  one(a.queries.offset_logits, b.queries.offset_logits, ring);
+  one("pool", c.pool.base, std::size_t{c.pool.num_pages} * c.pool.page_bytes);
+  one("ring ids", c.ring.ids, c.ring.capacity);
+  one("ring head", c.ring.head, 1);
+  one("ring tail", c.ring.tail, 1);
+  one("held", c.ring.held, (c.ring.capacity + 31) / 32);
+  one("table", c.table.entries, rows * c.table.row_entries);
+  one("rows", c.state.rows, rows);
+  one("window", c.state.window, rows * static_cast<std::size_t>(c.state.window_tokens));
+  one("candidates", c.state.candidates, rows * num_stored_tiers * c.state.candidates_per_tier);
+  one("layers", c.state.layers, layers);
+  one("queries", c.queries.queries, ring * static_cast<std::size_t>(shape.head_dim));
+  one("lse", c.queries.lse, ring);
+  one("offset logits", c.queries.offset_logits, ring);
+}
+
+struct named_bytes {
+  char const* name;
+  void* data;
+  std::size_t bytes;
+};
+[[nodiscard]] inline std::vector<named_bytes> fields_of(cache_ref c)
+{
+  std::vector<named_bytes> all;
+  for_each_field(c, [&](char const* name, auto* data, std::size_t bytes) {
+    all.push_back({name, data, bytes});
+  });
+  return all;
+}
+
+//! Calls f(pointer of a, pointer of b, bytes) for each of those arrays that both have.
+template <class F>
+void for_each_array(cache_ref const& a, cache_ref const& b, F&& f)
+{
+  auto const x = fields_of(a);
+  auto const y = fields_of(b);
+  for (std::size_t i = 0; i < x.size(); ++i) {
+    if (x[i].bytes > 0 && y[i].bytes > 0) { f(x[i].data, y[i].data, x[i].bytes); }
+  }
 }
 
 }  // namespace detail
@@ -51,30 +75,15 @@ void for_each_array(cache_ref const& a, cache_ref const& b, F&& f)
 //! What `b` has that `a` has not; empty if all arrays are the same.
 [[nodiscard]] inline std::string difference_of(cache_ref const& a, cache_ref const& b)
 {
-  char const* const names[] = {"pool",    "ring ids", "ring head",    "ring tail",  "held",
-                               "table",   "rows",     "window",       "candidates", "layers",
-                               "queries", "lse",      "offset logits"};
-  void const* const parts[] = {a.pool.base,
-                               a.ring.ids,
-                               a.ring.head,
-                               a.ring.tail,
-                               a.ring.held,
-                               a.table.entries,
-                               a.state.rows,
-                               a.state.window,
-                               a.state.candidates,
-                               a.state.layers,
-                               a.queries.queries,
-                               a.queries.lse,
-                               a.queries.offset_logits};
   std::string different;
+  auto const names = detail::fields_of(a);
   detail::for_each_array(a, b, [&](void const* x, void const* y, std::size_t bytes) {
     if (std::memcmp(x, y, bytes) == 0) { return; }
     std::size_t first = 0;
     while (static_cast<char const*>(x)[first] == static_cast<char const*>(y)[first]) { ++first; }
-    for (std::size_t i = 0; i < std::size(parts); ++i) {
-      if (parts[i] == x) {
-        different += std::string{names[i]} + " from byte " + std::to_string(first) + "; ";
+    for (auto const& field : names) {
+      if (field.data == x) {
+        different += std::string{field.name} + " from byte " + std::to_string(first) + "; ";
       }
     }
   });
@@ -95,20 +104,14 @@ class device_cache {
   {
     ref_.limits.data = limits_.data();
     ref_.key_offsets = host.key_offsets == nullptr ? nullptr : key_offsets_.data();
-    ref_.pool.base   = nullptr;
-    allocate(host, ref_.pool.base, host.pool.base);
-    allocate(host, ref_.ring.ids, host.ring.ids);
-    allocate(host, ref_.ring.head, host.ring.head);
-    allocate(host, ref_.ring.tail, host.ring.tail);
-    allocate(host, ref_.ring.held, host.ring.held);
-    allocate(host, ref_.table.entries, host.table.entries);
-    allocate(host, ref_.state.rows, host.state.rows);
-    allocate(host, ref_.state.window, host.state.window);
-    allocate(host, ref_.state.candidates, host.state.candidates);
-    allocate(host, ref_.state.layers, host.state.layers);
-    allocate(host, ref_.queries.queries, host.queries.queries);
-    allocate(host, ref_.queries.lse, host.queries.lse);
-    allocate(host, ref_.queries.offset_logits, host.queries.offset_logits);
+    detail::for_each_field(ref_, [&](char const*, auto*& data, std::size_t bytes) {
+      void* p = nullptr;
+      if (bytes > 0) {
+        check(cudaMalloc(&p, bytes), "cudaMalloc");
+        owned_.push_back(p);
+      }
+      data = static_cast<std::remove_reference_t<decltype(data)>>(p);
+    });
     upload(host);
   }
   device_cache(device_cache const&)            = delete;
@@ -125,21 +128,6 @@ class device_cache {
   void download(cache_ref const& host) const { copy(host, ref_, cudaMemcpyDeviceToHost); }
 
  private:
-  //! Gives `pointer` of ref_ memory for as many bytes as its twin `at` in `host` has.
-  template <class T>
-  void allocate(cache_ref const& host, T*& pointer, T* at)
-  {
-    pointer           = nullptr;
-    std::size_t bytes = 0;
-    detail::for_each_array(host, host, [&](void* x, void*, std::size_t n) {
-      if (x == static_cast<void*>(at)) { bytes = n; }
-    });
-    if (bytes == 0) { return; }
-    void* p = nullptr;
-    check(cudaMalloc(&p, bytes), "cudaMalloc");
-    owned_.push_back(p);
-    pointer = static_cast<T*>(p);
-  }
   static void copy(cache_ref const& to, cache_ref const& from, cudaMemcpyKind kind)
   {
     check(cudaDeviceSynchronize(), "cudaDeviceSynchronize");
