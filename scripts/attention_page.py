@@ -45,7 +45,7 @@ def cases(rows):
     """{(format, shape, suffix): counters}; `shape` as 128x4096, `suffix` as group5, d64 or nothing."""
     found = {}
     for name, row in rows.items():
-        match = re.fullmatch(re.escape(PREFIX) + r"(\w+)\.(\d+x\d+)(?:\.(\w+))?", name)
+        match = re.fullmatch(r"(?:device|planned)_attention/(\w+)\.(\d+x\d+)(?:\.(\w+))?", name)
         if match:
             found[(match[1], match[2], match[3] or "")] = row
     return found

@@ -5,9 +5,10 @@
 
   scripts/performance.py run      builds and runs the host benches and stores what they say as
                                   docs/performance/host.json, then renders
-  scripts/performance.py store FILE
-                                  stores what a bench wrote elsewhere (--benchmark_out, JSON), then
-                                  renders; needs --name, --device and --command
+  scripts/performance.py store FILE ...
+                                  stores what a bench wrote elsewhere (--benchmark_out, JSON; of
+                                  several files as one), then renders; needs --name, --device and
+                                  --command
   scripts/performance.py counters CASE=FILE ...
                                   stores counters of decode attention (FILE: output of ncu --csv; CASE:
                                   as in attention_once/CASE), then renders; needs the same. The
@@ -268,12 +269,13 @@ def measure(options):
         draft = Path(drafts) / "draft.json"
         subprocess.run([binary, f"--benchmark_out={draft}", "--benchmark_out_format=json", *more],
                        check=True)
-        store(draft, options, processor(), " ".join([Path(binary).name, *more]))
+        store([draft], options, processor(), " ".join([Path(binary).name, *more]))
 
 
-def store(draft, options, device, command):
-    """Puts what a bench wrote among the stored files, and says where it comes from."""
-    document = json.loads(draft.read_text())
+def store(drafts, options, device, command):
+    """Puts what benches wrote among the stored files, and says where it comes from."""
+    parts = [json.loads(draft.read_text()) for draft in drafts]
+    document = {**parts[0], "benchmarks": [entry for part in parts for entry in part["benchmarks"]]}
     context = document["context"]
     context.pop("host_name", None)  # says nothing about the figures
     context["executable"] = Path(context["executable"]).name
@@ -315,7 +317,7 @@ def main():
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("action", nargs="?", choices=["run", "store", "counters"])
-    parser.add_argument("files", nargs="*", help="store: FILE; counters: CASE=FILE ...")
+    parser.add_argument("files", nargs="*", help="store: FILE ...; counters: CASE=FILE ...")
     parser.add_argument("--check", action="store_true", help="fail if anything would change")
     parser.add_argument("--docs", type=Path, default=ROOT / "docs", help="the folder of the docs")
     parser.add_argument("--name", default="host", help="name of the stored file")
@@ -331,7 +333,7 @@ def main():
         elif options.action and not (options.device and options.command and options.files):
             raise Refused(f"{options.action} needs a file, --device and --command")
         elif options.action == "store":
-            store(Path(options.files[0]), options, None, None)
+            store([Path(file) for file in options.files], options, None, None)
         elif options.action == "counters":
             store_counters(options)
         files = rendered(options.docs)
