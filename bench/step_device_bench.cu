@@ -3,8 +3,9 @@
 
 // A generation step's write path on the device: `step` for all layers, and `append` of every layer.
 // Microseconds of one step inside a CUDA graph, several caches in turn; 38 % of the rows requantise
-// a token. Rows hold about five pages of 7168 bytes. The queries of the group (4 q_heads a head) go
-// into the lag ring too, where scores are wanted (`queries` = 1).
+// a token. Rows hold about five pages of 7168 bytes. Scores are kept (k = 4). An attention kernel
+// that has the queries at hand puts them into the lag ring by itself; `with_queries` (`queries` =
+// 1) is for one that does not: `append` writes those of the group, too (4 q_heads a head, f32).
 #include "step_workload.cuh"
 
 #include <diffkv/host/step.hpp>
@@ -37,7 +38,7 @@ enum part : int { step_only = 1, appends_only = 2, whole = 3 };
 //! Caches in turn, and the inputs of their appends.
 template <class Config>
 struct workload {
-  workload(step_shape const& shape, int num_caches)
+  workload(step_shape const& shape, int num_caches, bool queries) : with_queries{queries}
   {
     for (int i = 0; i < num_caches; ++i) {
       caches.push_back(std::make_unique<bench::step_cache<Config>>(shape, bench_stream()));
@@ -68,9 +69,10 @@ struct workload {
   {
     auto& cache = *caches[static_cast<std::size_t>(i) % caches.size()];
     if ((parts & step_only) != 0) { cache.step(); }
-    if ((parts & appends_only) != 0) { cache.append(inputs); }
+    if ((parts & appends_only) != 0) { cache.append(inputs, with_queries); }
   }
 
+  bool with_queries = false;
   std::vector<std::unique_ptr<bench::step_cache<Config>>> caches;
   std::vector<void*> owned;
   __half* inputs = nullptr;
@@ -95,10 +97,11 @@ std::string difference_from_twin(workload<Config>& work)
     host::step(twin->context(), slots.data(), shape.num_slots, paper_policy{});
     for (std::uint32_t layer = 0; layer < shape.num_layers; ++layer) {
       __half const* const from = inputs.data() + layer * (2 + shape.group_size) * kv;
-      host::append(twin->context(), slots.data(), shape.num_slots, layer,
-                   packed(from, shape.num_heads, shape.head_dim),
-                   packed(from + kv, shape.num_heads, shape.head_dim),
-                   packed(from + 2 * kv, shape.num_q_heads(), shape.head_dim));
+      host::append(
+        twin->context(), slots.data(), shape.num_slots, layer,
+        packed(from, shape.num_heads, shape.head_dim),
+        packed(from + kv, shape.num_heads, shape.head_dim),
+        packed(work.with_queries ? from + 2 * kv : nullptr, shape.num_q_heads(), shape.head_dim));
     }
   }
   return test::difference_of(twin->ref(), work.caches[0]->to_host()->ref());
@@ -144,23 +147,23 @@ double requantising_share(workload<Config>& work)
   return static_cast<double>(grown) / static_cast<double>(n);
 }
 
-//! Arguments: batch, layers, whether queries are kept.
+//! Arguments: batch, layers, whether queries are written.
 template <class Config>
 void device_step(benchmark::State& state, std::string const& name)
 {
   step_shape shape;
-  shape.batch       = static_cast<std::uint32_t>(state.range(0));
-  shape.num_layers  = static_cast<std::uint32_t>(state.range(1));
-  shape.score_every = state.range(2) != 0 ? 4 : 0;
+  shape.batch             = static_cast<std::uint32_t>(state.range(0));
+  shape.num_layers        = static_cast<std::uint32_t>(state.range(1));
+  bool const with_queries = state.range(2) != 0;
   {
     step_shape one = shape;
     one.batch      = 2;
     one.num_layers = 4;
-    workload<Config> small{one, 1};
+    workload<Config> small{one, 1, with_queries};
     std::string const different = difference_from_twin(small);
     if (!different.empty()) { return state.SkipWithError(different.c_str()); }
   }
-  workload<Config> work{shape, shape.batch <= 32 ? 8 : 4};
+  workload<Config> work{shape, shape.batch <= 32 ? 8 : 4, with_queries};
   bool const is_plain = Config::conditioned == conditioning::none;
   int const n         = static_cast<int>(work.caches.size());
   double const all    = us_per_step(work, whole, n, 9);
@@ -173,20 +176,20 @@ void device_step(benchmark::State& state, std::string const& name)
   state.counters["rows"] = static_cast<double>(work.caches[0]->ref().shape.num_rows());
   if (name.empty()) { return; }
   state.counters["figure:manager.step_us." + name + (is_plain ? "" : ".conditioned")] = all;
-  if (is_plain) { state.counters["figure:manager.step_all_layers_us." + name] = step; }
+  if (is_plain && !with_queries) {
+    state.counters["figure:manager.step_all_layers_us." + name] = step;
+  }
 }
 
-//! Figures without queries are of caches that keep no scores: the write path of keys and values alone.
 [[maybe_unused]] bool const registered = [] {
   struct step_case {
     char const* figure;
     int batch, layers, queries;
   };
   for (step_case const& c :
-       {step_case{"8b.1", 1, 32, 1}, step_case{"8b.32", 32, 32, 1}, step_case{"8b.128", 128, 32, 1},
-        step_case{"8b.256", 256, 32, 1}, step_case{"70b.128", 128, 80, 1},
-        step_case{"8b.1.without_queries", 1, 32, 0},
-        step_case{"8b.128.without_queries", 128, 32, 0}}) {
+       {step_case{"8b.1", 1, 32, 0}, step_case{"8b.32", 32, 32, 0}, step_case{"8b.128", 128, 32, 0},
+        step_case{"8b.256", 256, 32, 0}, step_case{"70b.128", 128, 80, 0},
+        step_case{"8b.1.with_queries", 1, 32, 1}, step_case{"8b.128.with_queries", 128, 32, 1}}) {
     for (auto const& [prefix, run] :
          {std::pair{"device_step/", &device_step<plain>},
           std::pair{"device_step_conditioned/", &device_step<conditioned>}}) {

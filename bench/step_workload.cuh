@@ -286,16 +286,17 @@ class step_cache {
                          {refused_, nullptr}, stream_);
   }
   //! @param inputs  [num_layers, heads of K, V and q] vectors of the batch, f16
-  void append(__half const* inputs)
+  void append(__half const* inputs, bool with_queries)
   {
     cache_shape const& s = cache_.shape;
     std::size_t const kv =
       std::size_t{s.num_slots} * s.num_heads * static_cast<unsigned>(s.head_dim);
     for (std::uint32_t layer = 0; layer < s.num_layers; ++layer) {
       __half const* const from = inputs + layer * (2 + s.group_size) * kv;
-      diffkv::append<Config>(cache_, batch(), layer, packed(from, s.num_heads, s.head_dim),
-                             packed(from + kv, s.num_heads, s.head_dim),
-                             packed(from + 2 * kv, s.num_q_heads(), s.head_dim), stream_);
+      diffkv::append<Config>(
+        cache_, batch(), layer, packed(from, s.num_heads, s.head_dim),
+        packed(from + kv, s.num_heads, s.head_dim),
+        packed(with_queries ? from + 2 * kv : nullptr, s.num_q_heads(), s.head_dim), stream_);
     }
   }
   //! Elements that `append` reads.

@@ -15,7 +15,8 @@ constexpr auto both = conditioning::centred | conditioning::rotated;
 
 //! Steps and appends of a cache that only grows at first.
 template <class Format, int HeadDim, conditioning Set, class T>
-void compare(bool aligned, bool not_numbers, int score_every, std::uint64_t seed)
+void compare(bool aligned, bool not_numbers, int score_every, std::uint64_t seed,
+             bool no_queries = false)
 {
   using config = static_config<paper_policy, Format, void, HeadDim, Set>;
   CAPTURE(HeadDim, aligned, not_numbers, score_every, seed);
@@ -24,6 +25,7 @@ void compare(bool aligned, bool not_numbers, int score_every, std::uint64_t seed
   setup.num_pages   = 3 * 2 * 3 * 5;
   setup.aligned     = aligned;
   setup.not_numbers = not_numbers;
+  setup.no_queries  = no_queries;
   test::step_run<config, T> run{setup, {}, {}, seed};
   run.live(60);
   CHECK(run.trouble() == "");
@@ -36,6 +38,7 @@ void compare_elements(std::uint64_t seed)
   for (bool aligned : {true, false}) {
     for (bool not_numbers : {true, false}) {
       compare<k8v4, 128, both, T>(aligned, not_numbers, 4, seed++);
+      compare<k8v4, 128, conditioning::none, T>(aligned, not_numbers, 4, seed++);
       compare<k4v2, 64, conditioning::none, T>(aligned, not_numbers, 0, seed++);
     }
   }
@@ -57,6 +60,12 @@ TEST_CASE("append: every width is written as the host writes it", "[compaction]"
   compare<k16v8, 128, conditioning::rotated, __half>(true, false, 2, 302);
   compare<k8v16, 64, both, __half>(true, false, 4, 303);
   compare<k8v2, 128, both, __half>(true, true, 4, 304);
+  compare<k4v2, 128, both, __half>(true, true, 4, 312);
+  compare<k4v2, 128, conditioning::none, __half>(false, true, 4, 313);
+  compare<k8v4, 128, conditioning::centred, __half>(true, true, 4, 314);
+  compare<k8v4, 128, conditioning::rotated, __half>(true, true, 4, 315);
+  compare<format<8, 4, 2, 2>, 128, both, __half>(true, true, 4, 316);
+  compare<k8v4, 64, both, __half>(true, true, 4, 317);
   compare<k4v1, 128, both, __half>(true, true, 4, 305);
   compare<k2v4, 64, both, __half>(true, true, 4, 306);
   compare<format<2, 1, 4, 4>, 128, both, __half>(true, true, 4, 307);
@@ -64,6 +73,12 @@ TEST_CASE("append: every width is written as the host writes it", "[compaction]"
   compare<format<8, 4, 2, 1>, 112, both, float>(true, true, 4, 309);
   compare<k4v8, 96, both, float>(true, true, 4, 310);
   compare<format<8, 4, 4, 2>, 256, both, float>(true, true, 4, 311);
+}
+
+TEST_CASE("append: without queries the lag ring is left alone", "[compaction]")
+{
+  compare<k8v4, 128, both, __half>(true, false, 4, 401, true);
+  compare<k8v4, 64, both, float>(false, false, 2, 402, true);
 }
 
 TEST_CASE("append: sequences behind the count and refused ones are left alone",

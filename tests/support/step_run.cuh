@@ -27,6 +27,7 @@ struct step_run_setup {
   bool not_numbers        = false;  //!< now and then a NaN or Inf among keys and values
   bool aligned            = true;   //!< else vectors start anywhere, with odd strides
   bool captured           = false;  //!< step and appends are replays of one graph
+  bool no_queries         = false;  //!< appends get none
 };
 
 //! @tparam Config  static_config; @tparam T element of keys, values and queries
@@ -130,7 +131,8 @@ class step_run {
   }
   void renew(device_vectors& v, bool may_be_no_number)
   {
-    float const size = random_.pick(std::vector<float>{0.01f, 1.0f, 50.0f});
+    // Rotated, the largest leave the f16 range.
+    float const size = random_.pick(std::vector<float>{0.01f, 1.0f, 50.0f, 60000.0f});
     for (T& x : v.host) { from_f32(random_.uniform(-size, size), x); }
     if (may_be_no_number && setup_.not_numbers && random_.one_in(3)) {
       float const nasty =
@@ -231,9 +233,10 @@ class step_run {
     std::vector<std::uint32_t> named_wanted(count);
     host::step(twin_.context(), batch.data(), count, host_policy_,
                {&refused_wanted, named_wanted.data()});
+    vectors<T const> const none{nullptr, 0, 0};
     for (std::uint32_t layer = 0; layer < setup_.shape.num_layers; ++layer) {
       host::append(twin_.context(), batch.data(), count, layer, key_.on_host(layer),
-                   value_.on_host(layer), query_.on_host(layer));
+                   value_.on_host(layer), setup_.no_queries ? none : query_.on_host(layer));
     }
     run_on_device();
     device_->download(answer_.ref());
@@ -294,9 +297,11 @@ class step_run {
     diffkv::step<Config>(device_->ref(), batch, device_policy_, workspace_.data(),
                          workspace_.size(), {refused_count_.data(), refused_names_.data()},
                          stream_.get());
+    vectors<T const> const none{nullptr, 0, 0};
     for (std::uint32_t layer = 0; layer < setup_.shape.num_layers; ++layer) {
       diffkv::append<Config>(device_->ref(), batch, layer, key_.on_device(layer),
-                             value_.on_device(layer), query_.on_device(layer), stream_.get());
+                             value_.on_device(layer),
+                             setup_.no_queries ? none : query_.on_device(layer), stream_.get());
     }
   }
   void capture()

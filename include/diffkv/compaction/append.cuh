@@ -5,6 +5,7 @@
 //! @file
 //! The new token of one layer goes into the slots that `step` reserved: a warp per vector, small stores.
 //! Read before this: compaction/step.cuh.  Read next: attention/softmax_state.hpp.
+#include <diffkv/compaction/joint_token.cuh>
 #include <diffkv/core/launch.cuh>
 #include <diffkv/core/vectors.hpp>
 #include <diffkv/page/token_quads.cuh>
@@ -14,9 +15,11 @@
 
 namespace diffkv {
 
-//! Measured on an H200: one warp a vector beats half a warp and two vectors a warp.
+//! Measured on an H200: one warp a vector beats half a warp and two vectors a warp, as there is too
+//! little work for the longer way of each warp to be hidden.
 struct append_tuning_sm90 {
-  static constexpr unsigned warps = 8;  //!< of a CTA
+  static constexpr unsigned warps              = 4;  //!< of a CTA
+  static constexpr unsigned warps_with_queries = 8;
 };
 
 namespace detail {
@@ -26,7 +29,7 @@ struct append_params {
   cache_ref cache;
   batch_ref batch;
   std::uint32_t layer;
-  std::uint32_t vectors_per_head;  //!< K, V and the queries of the group, where scores are wanted
+  std::uint32_t vectors_per_head;  //!< K, V and the queries of the group, where they are asked for
   vectors<T> key, value, query;
   bool whole_quads;  //!< every vector may be read four elements at a time
 };
@@ -36,40 +39,55 @@ struct append_work {
   std::uint32_t sequence;  //!< index into the batch
   std::uint32_t head;
   std::uint32_t part;  //!< 0: key, 1: value, 2 + g: query g of the group
+
+  template <class T>
+  [[nodiscard]] static __device__ append_work of_this_warp(append_params<T> const& p)
+  {
+    std::uint32_t const w = (blockIdx.x * blockDim.x + threadIdx.x) / 32;
+    std::uint32_t const i = w / p.vectors_per_head;
+    return {i / p.cache.shape.num_heads, i % p.cache.shape.num_heads, w % p.vectors_per_head};
+  }
 };
 
-//! Where a vector goes: all that is read of what `step` has left.
+//! Where a token goes: all that is read of what `step` has left.
 struct append_target {
-  std::byte* page       = nullptr;  //!< of a key or value
-  float* query          = nullptr;  //!< place in the lag ring, of a query
-  int token             = 0;        //!< within the page
+  bool served           = false;       //!< else it was refused, or lies behind the batch's end
+  page_id page          = page_id{0};  //!< where it was asked for
+  int token             = 0;           //!< within the page
+  std::uint32_t slot    = 0;           //!< of the sequence
   std::int32_t position = 0;
 
-  //! Neither page nor query: the sequence was refused, or lies behind the batch's end.
   template <class Layout>
   [[nodiscard]] static __device__ append_target of(cache_ref const& cache, batch_ref const& batch,
-                                                   std::uint32_t layer, append_work const& work)
+                                                   std::uint32_t layer, append_work const& work,
+                                                   bool wants_page)
   {
     constexpr auto tokens_per_page = static_cast<std::uint32_t>(Layout::tokens_per_page);
     append_target target{};
     if (work.sequence >= batch.capacity) { return target; }
     // Read beside the count: there are `capacity` of them.
-    std::uint32_t const slot = batch.slots[work.sequence];
+    target.slot = batch.slots[work.sequence];
     if (work.sequence >= batch.size()) { return target; }
-    std::size_t const row = cache.shape.row(slot, layer, work.head);
-    target.position       = cache.layer(slot, layer).num_tokens - 1;
+    std::size_t const row = cache.shape.row(target.slot, layer, work.head);
+    target.position       = cache.layer(target.slot, layer).num_tokens - 1;
     slot_index const at   = cache.state.rows[row].append_slot;
-    if (at == no_slot) { return target; }
-    if (work.part >= 2) {
-      target.query = cache.queries.query(cache.shape.layer_of(slot, layer), target.position,
-                                         work.head * cache.shape.group_size + work.part - 2);
-    } else {
-      page_id const page = cache.table.entry(row, tier::high, at / tokens_per_page);
-      target.page =
-        cache.pool.base + std::size_t{Layout::page_bytes} * static_cast<std::uint32_t>(page);
+    target.served         = at != no_slot;
+    if (target.served && wants_page) {
+      target.page  = cache.table.entry(row, tier::high, at / tokens_per_page);
       target.token = static_cast<int>(at % tokens_per_page);
     }
     return target;
+  }
+  template <class Layout>
+  [[nodiscard]] __device__ std::byte* bytes(cache_ref const& cache) const
+  {
+    return cache.pool.base + std::size_t{Layout::page_bytes} * static_cast<std::uint32_t>(page);
+  }
+  //! Place of a query of the token in the lag ring.
+  [[nodiscard]] __device__ float* query(cache_ref const& cache, std::uint32_t layer,
+                                        std::uint32_t q_head) const
+  {
+    return cache.queries.query(cache.shape.layer_of(slot, layer), position, q_head);
   }
 };
 
@@ -104,14 +122,65 @@ template <int HeadDim, class T>
   return v;
 }
 
-//! Encodes one side of the new token into its page.
-template <class Side>
-__device__ void append_side(std::byte* page, int token, warp_vector<Side::head_dim> const& v,
-                            float clip, int lane) noexcept
+//! Where a lane puts its part of one side of a token. Known before the vector is.
+//! @tparam Side  token_key or token_value
+template <class Layout, class Side>
+class append_side {
+  static constexpr bool is_key = std::is_same_v<Side, token_key<Layout>>;
+
+ public:
+  append_side() = default;
+  __device__ append_side(int token, int lane) noexcept : token_{token}
+  {
+    if constexpr (is_joint_high_v<Layout>) {
+      // A quad is half a share: one word of the key, or one byte of each of two words of the value.
+      auto const share         = joint_place<Layout>::of(token, lane / 2);
+      std::uint32_t const half = lane % 2 * 8;
+      codes_ = half + (is_key ? share.key + 4 * share.second : share.value + share.byte);
+      label_ = joint_place<Layout>::label(token, lane % 2 + (is_key ? 0 : joint_lane::owners));
+    }
+  }
+  //! @param label  score of a key, position of a value
+  //! @threads one warp
+  __device__ void store(std::byte* page, warp_vector<Layout::head_dim> const& v, float clip,
+                        std::uint32_t label, int lane) const noexcept
+  {
+    if constexpr (is_joint_high_v<Layout>) {
+      auto const coded         = encode<Side::bits, 1>(v, clip, lane);
+      std::uint32_t const four = coded.quads[0];
+      if constexpr (is_key) {
+        store_at(page, codes_, four);
+      } else {
+        std::uint32_t const pairs = four | four >> 4;
+        store_at(page, codes_, static_cast<std::uint8_t>(pairs));
+        store_at(page, codes_ + 4, static_cast<std::uint8_t>(pairs >> 16));
+      }
+      if (lane < 2) { store_at(page, label_, lane == 0 ? to_word(coded.groups[0]) : label); }
+    } else {
+      constexpr page_geometry g = Layout::geometry;
+      auto const others         = Side::neighbours_of(page, token_, lane);
+      Side::store_token(page, token_, encode<Side::bits, Side::spec.groups>(v, clip, lane), others,
+                        lane);
+      if (lane == 0) { store_at(page, is_key ? g.score(token_) : g.position(token_), label); }
+    }
+  }
+
+ private:
+  int token_           = 0;
+  std::uint32_t codes_ = 0;
+  std::uint32_t label_ = 0;
+};
+
+template <int HeadDim>
+__device__ void store_query(float* to, warp_vector<HeadDim> const& v, int lane) noexcept
 {
-  auto const others = Side::neighbours_of(page, token, lane);
-  Side::store_token(page, token, encode<Side::bits, Side::spec.groups>(v, clip, lane), others,
-                    lane);
+  using vector = warp_vector<HeadDim>;
+#pragma unroll
+  for (int n = 0; n < vector::quads_per_lane; ++n) {
+    if (!vector::has(lane, n)) { continue; }
+    float4 const four{v.x[n][0], v.x[n][1], v.x[n][2], v.x[n][3]};
+    reinterpret_cast<float4*>(to)[vector::quad(lane, n)] = four;
+  }
 }
 
 //! A type, as nvcc 13.0 writes wrong stubs for kernels with parameters of an enumeration.
@@ -123,25 +192,22 @@ struct append_config {
 };
 
 template <class Config, class T>
-DIFFKV_KERNEL void __launch_bounds__(append_tuning_sm90::warps * 32)
+DIFFKV_KERNEL void __launch_bounds__(append_tuning_sm90::warps_with_queries * 32)
   append_kernel(__grid_constant__ append_params<T> const p)
 {
-  using layout            = typename Config::layout;
-  using vector            = warp_vector<layout::head_dim>;
-  constexpr auto geometry = layout::geometry;
-  cache_ref const& cache  = p.cache;
-  int const lane          = static_cast<int>(threadIdx.x % 32);
-  std::uint32_t const w   = blockIdx.x * append_tuning_sm90::warps + threadIdx.x / 32;
-  std::uint32_t const i   = w / p.vectors_per_head;
-  append_work const work{i / cache.shape.num_heads, i % cache.shape.num_heads,
-                         w % p.vectors_per_head};
+  using layout           = typename Config::layout;
+  using vector           = warp_vector<layout::head_dim>;
+  cache_ref const& cache = p.cache;
+  int const lane         = static_cast<int>(threadIdx.x % 32);
+  auto const work        = append_work::of_this_warp(p);
 
   // What no kernel in front writes.
   bool const is_key          = work.part == 0;
+  bool const is_query        = work.part >= 2;
   std::uint32_t const q_head = work.head * cache.shape.group_size + work.part - 2;
-  T* const source            = is_key           ? p.key.at(work.sequence, work.head)
-                               : work.part == 1 ? p.value.at(work.sequence, work.head)
-                                                : p.query.at(work.sequence, q_head);
+  T* const source            = is_key     ? p.key.at(work.sequence, work.head)
+                               : is_query ? p.query.at(work.sequence, q_head)
+                                          : p.value.at(work.sequence, work.head);
   format_spec const& format  = cache.tiers.high.format;
   float const clip           = is_key ? format.key.clip : format.value.clip;
   vector offset{};
@@ -151,18 +217,29 @@ DIFFKV_KERNEL void __launch_bounds__(append_tuning_sm90::warps * 32)
         load_vector<layout::head_dim>(cache.key_offset(p.layer, work.head), p.whole_quads, lane);
     }
   }
+  append_target target{};
+  append_side<layout, token_key<layout>> as_key;
+  append_side<layout, token_value<layout>> as_value;
+  auto const find_target = [&] {
+    target = append_target::of<layout>(cache, p.batch, p.layer, work, !is_query);
+    __builtin_assume(target.token >= 0);
+    if (is_key) {
+      as_key = {target.token, lane};
+    } else if (!is_query) {
+      as_value = {target.token, lane};
+    }
+  };
   // Layer 0 comes right behind the step. Later layers start when append(0) has seen the step's end,
   // so they may read what the step left, and let the next layer do so, before they wait for their
   // vectors.
-  append_target target{};
   bool const early = p.layer > 0;
   if (early) {
     let_next_start();
-    target = append_target::of<layout>(cache, p.batch, p.layer, work);
+    find_target();
   }
   wait_for_previous();
-  if (!early) { target = append_target::of<layout>(cache, p.batch, p.layer, work); }
-  if (target.page == nullptr && target.query == nullptr) { return; }
+  if (!early) { find_target(); }
+  if (!target.served) { return; }
 
   vector v = load_vector<layout::head_dim>(source, p.whole_quads, lane);
   if constexpr (Config::centred) {
@@ -176,18 +253,12 @@ DIFFKV_KERNEL void __launch_bounds__(append_tuning_sm90::warps * 32)
   }
   if constexpr (Config::rotated) { rotate(v, lane); }
   if (is_key) {
-    append_side<token_key<layout>>(target.page, target.token, v, clip, lane);
-    if (lane == 0) { store_at(target.page, geometry.score(target.token), 0.0f); }
-  } else if (work.part == 1) {
-    append_side<token_value<layout>>(target.page, target.token, v, clip, lane);
-    if (lane == 0) { store_at(target.page, geometry.position(target.token), target.position); }
+    as_key.store(target.bytes<layout>(cache), v, clip, 0, lane);
+  } else if (!is_query) {
+    as_value.store(target.bytes<layout>(cache), v, clip,
+                   static_cast<std::uint32_t>(target.position), lane);
   } else {
-#pragma unroll
-    for (int n = 0; n < vector::quads_per_lane; ++n) {
-      if (!vector::has(lane, n)) { continue; }
-      float4 const four{v.x[n][0], v.x[n][1], v.x[n][2], v.x[n][3]};
-      reinterpret_cast<float4*>(target.query)[vector::quad(lane, n)] = four;
-    }
+    store_query(target.query(cache, p.layer, q_head), v, lane);
   }
 }
 
@@ -201,13 +272,16 @@ template <class T>
 
 }  // namespace detail
 
-//! Encodes the new token of one layer into the slots that `step` reserved, and puts its query into the
-//! lag ring: equals host::append. Sequences that were refused are skipped.
+//! Encodes the new token of one layer into the slots that `step` reserved: equals host::append.
+//! Sequences that were refused are skipped. An attention kernel that writes the conditioned query of
+//! this step to the lag ring by itself, as it has it at hand, needs no query here; with another one,
+//! `append` puts the same bits there.
 //! @tparam Config      static_config; its policy is not used
 //! @param cache        handles in device memory
 //! @param batch        the batch that `step` was given
 //! @param key, value   [batch, num_heads, head_dim], rotary embedding applied, device
-//! @param query        [batch, num_q_heads, head_dim], device; not read where score_every = 0
+//! @param query        [batch, num_q_heads, head_dim], device, or null: the lag ring is left alone. Not
+//!                     read where score_every = 0
 //! @pre     after each step layer 0 is appended before the other layers, in the same stream
 //! @throws  invalid_argument for a layer out of range or handles of another configuration, before any
 //!          launch; cuda_error
@@ -221,22 +295,22 @@ void append(cache_ref const& cache, batch_ref const& batch, std::uint32_t layer,
   DIFFKV_EXPECTS(
     layer < cache.shape.num_layers,
     "layer: " + std::to_string(layer) + " is not below " + std::to_string(cache.shape.num_layers));
-  bool const keeps_queries = cache.shape.score_every > 0;
+  bool const has_queries = cache.shape.score_every > 0 && query.data != nullptr;
   detail::append_params<T> params{cache, batch, layer, 2u, key, value, query, false};
-  params.vectors_per_head += keeps_queries ? cache.shape.group_size : 0u;
+  params.vectors_per_head += has_queries ? cache.shape.group_size : 0u;
   params.whole_quads = detail::has_whole_quads(key) && detail::has_whole_quads(value) &&
-                       (!keeps_queries || detail::has_whole_quads(query)) &&
+                       (!has_queries || detail::has_whole_quads(query)) &&
                        detail::has_whole_quads(vectors<float const>{cache.key_offsets, 0, 0});
   std::uint64_t const vectors_in_all =
     std::uint64_t{batch.capacity} * cache.shape.num_heads * params.vectors_per_head;
-  constexpr std::uint64_t warps = append_tuning_sm90::warps;
-  std::uint64_t const grid      = detail::ceil_div(vectors_in_all, warps);
+  unsigned const warps =
+    has_queries ? append_tuning_sm90::warps_with_queries : append_tuning_sm90::warps;
+  std::uint64_t const grid = detail::ceil_div<std::uint64_t>(vectors_in_all, warps);
   DIFFKV_EXPECTS(grid <= 0x7FFF'FFFFu, "batch: " + std::to_string(batch.capacity) +
                                          " sequences are more than one launch can take");
   using config = detail::append_config<typename Config::layouts::high, Config::conditioned>;
   detail::launch(detail::append_kernel<config, T>,
-                 {static_cast<unsigned>(grid), append_tuning_sm90::warps * 32, 0, true}, stream,
-                 params);
+                 {static_cast<unsigned>(grid), warps * 32, 0, true}, stream, params);
 }
 
 }  // namespace diffkv

@@ -112,7 +112,8 @@ std::uint32_t step(context const& ctx, std::uint32_t const* slots, std::uint32_t
 //! lag ring. Sequences that were refused are skipped.
 //! @param slots       [count]
 //! @param key, value  [count, num_heads, head_dim], rotary embedding applied
-//! @param query       [count, num_q_heads, head_dim]; not read where score_every = 0
+//! @param query       [count, num_q_heads, head_dim], or null: the lag ring is left alone. Not read
+//!                    where score_every = 0
 //! @throws invalid_argument for a slot or layer out of range, before anything is changed
 template <class T>
 void append(context const& ctx, std::uint32_t const* slots, std::uint32_t count,
@@ -122,6 +123,7 @@ void append(context const& ctx, std::uint32_t const* slots, std::uint32_t count,
   cache_shape const& shape = cache.shape;
   diffkv::host::detail::expect_layer(shape, layer);
   for (std::uint32_t s = 0; s < count; ++s) { detail::expect_slot(shape, slots[s]); }
+  bool const has_queries = shape.score_every > 0 && query.data != nullptr;
   std::vector<float> x(static_cast<std::size_t>(shape.head_dim));
   auto const load = [&](T const* from) {
     for (std::int32_t d = 0; d < shape.head_dim; ++d) {
@@ -145,7 +147,7 @@ void append(context const& ctx, std::uint32_t const* slots, std::uint32_t count,
       page.set_score(token, 0.0f);
       page.set_position(token, position);
 
-      for (std::uint32_t g = 0; shape.score_every > 0 && g < shape.group_size; ++g) {
+      for (std::uint32_t g = 0; has_queries && g < shape.group_size; ++g) {
         std::uint32_t const q_head = head * shape.group_size + g;
         load(query.at(s, q_head));
         condition_rotation(x.data(), shape.head_dim, cache.conditioned);

@@ -6,7 +6,7 @@
 //! One token of a page read and written by a warp, a quad (quant/warp_vector.cuh) at a time: small
 //! accesses, for tokens that come one by one. Whole blocks of 16 tokens are the prompt's business.
 //! Read before this: quant/warp_vector.cuh, page/page_layout.hpp.
-//! Read next: compaction/move_token.cuh.
+//! Read next: compaction/joint_token.cuh.
 //!
 //! Bytes that tokens share: low 4-bit and 2-bit keys share a byte between tokens t and t + 8, so only
 //! one warp may write to a block at a time. Values share none.

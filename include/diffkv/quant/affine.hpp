@@ -26,25 +26,35 @@ static_assert(sizeof(affine) == 4);
   return clamped == 0.0f ? 0.0f : clamped;
 }
 
+//! fit_affine for a divisor that is chosen at run time.
+//! @param over_max_code  (x) -> x / max_code, as div_by_short rounds it
+template <class Divide>
+[[nodiscard]] DIFFKV_HOST_DEVICE inline affine fit_affine(float min, float max, float clip,
+                                                          Divide const& over_max_code) noexcept
+{
+  using detail::add_rn, detail::sub_rn, detail::mul_rn;
+  if (clip != 1.0f) {
+    float const mid  = mul_rn(0.5f, add_rn(min, max));
+    float const half = mul_rn(mul_rn(0.5f, clip), sub_rn(max, min));
+    min              = sub_rn(mid, half);
+    max              = add_rn(mid, half);
+  }
+  f16_bits const zero = to_f16(min);
+  float const scale   = over_max_code(sub_rn(max, to_f32(zero)));
+  // A range that lies below f16(min) as a whole would need a negative scale; it decodes to the
+  // zero.
+  return {to_f16(scale > f16_max ? f16_max : scale > 0.0f ? scale : 0.0f), zero};
+}
+
 //! Scale and zero of numbers between `min` and `max` (both finite, |.| <= 65504).
 //! z = f16(min), s = f16((max - z) / max_code) within 0 .. 65504, after the range was clipped.
 //! @error  half a scale step plus the rounding of scale and zero: docs/numerics.md
 [[nodiscard]] DIFFKV_HOST_DEVICE inline affine fit_affine(float min, float max,
                                                           code_spec spec) noexcept
 {
-  using detail::add_rn, detail::sub_rn, detail::mul_rn;
-  if (spec.clip != 1.0f) {
-    float const mid  = mul_rn(0.5f, add_rn(min, max));
-    float const half = mul_rn(mul_rn(0.5f, spec.clip), sub_rn(max, min));
-    min              = sub_rn(mid, half);
-    max              = add_rn(mid, half);
-  }
-  f16_bits const zero = to_f16(min);
-  float const span    = sub_rn(max, to_f32(zero));
-  float const scale   = detail::div_by_short(span, static_cast<float>(spec.max_code()));
-  // A range that lies below f16(min) as a whole would need a negative scale; it decodes to the
-  // zero.
-  return {to_f16(scale > f16_max ? f16_max : scale > 0.0f ? scale : 0.0f), zero};
+  return fit_affine(min, max, spec.clip, [spec](float x) {
+    return detail::div_by_short(x, static_cast<float>(spec.max_code()));
+  });
 }
 
 //! Code of `x` by the *stored* scale and zero; saturates at both ends.

@@ -6,10 +6,10 @@
 //! Many codes of one scale group on the device: the division of quant/affine.hpp in four operations.
 //! Read before this: quant/affine.hpp.  Read next: quant/lane_rotation.cuh.
 //!
-//! Why the quotient is the IEEE one. With r = 1 / s rounded, q0 = y r and the exact remainder
-//! y - q0 s, the sum q0 + remainder r lies within 2^-46 of y / s, relatively. A stored scale has 11
-//! significant bits and y has 24, so y / s is no midpoint between two floats and stays 2^-37 away from
-//! each: both round to the same float. Powers of two in s only shift exponents.
+//! Why the quotient is the IEEE one. With r within 2^-22 of 1 / s, q0 = y r and the remainder y - q0 s
+//! (exact, as s is short), the sum q0 + remainder r lies within 2^-42 of y / s, relatively. A stored
+//! scale has 11 significant bits and y has 24, so y / s is no midpoint between two floats and stays
+//! 2^-37 away from each: both round to the same float. Powers of two in s only shift exponents.
 #include <diffkv/quant/affine.hpp>
 
 #include <cstring>  // memcpy
@@ -83,39 +83,61 @@ struct half_range {
   }
 };
 
-//! Makes codes of `Bits` bits with one stored scale and zero.
-template <int Bits>
-class group_coder {
-  static_assert(Bits >= 1 && Bits <= 8, "Bits must be 1 to 8");
-  static constexpr float levels = static_cast<float>(1u << Bits);
-  static constexpr float magic  = 12582912.0f;  // 1.5 * 2^23: a sum with it has no fraction bits
+namespace detail {
+
+//! 1 / x within one unit in the last place; 0 gives Inf, NaN gives NaN.  @pre x and 1 / x are normal
+[[nodiscard]] __device__ inline float reciprocal(float x) noexcept
+{
+  float r;
+  asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(r) : "f"(x));
+  return r;
+}
+
+}  // namespace detail
+
+//! Makes codes with one stored scale and zero.
+class any_group_coder {
+  static constexpr float magic = 12582912.0f;  // 1.5 * 2^23: a sum with it has no fraction bits
 
  public:
-  __device__ explicit group_coder(affine const& a) noexcept
-    : zero_{to_f32(a.zero)}, scale_{detail::mul_rn(to_f32(a.scale), levels)}
+  //! @param levels  2^bits, for 1 to 8 bits
+  __device__ any_group_coder(affine const& a, float levels) noexcept
+    : zero_{to_f32(a.zero)}, scale_{detail::mul_rn(to_f32(a.scale), levels)}, levels_{levels}
   {
-    float const scale   = to_f32(a.scale);
-    float const inverse = detail::mul_rn(__frcp_rn(scale), 1.0f / levels);
-    inverse_            = scale > 0.0f ? inverse : 0.0f;
+    float const scale = to_f32(a.scale);
+    // One over a power of two, by the exponent.
+    float const inverse_levels = __uint_as_float(0x7F00'0000u - detail::float_bits(levels));
+    float const inverse        = detail::mul_rn(detail::reciprocal(scale), inverse_levels);
+    inverse_                   = scale > 0.0f ? inverse : 0.0f;
   }
 
-  //! The code of `x` in the low `Bits` bits of a word whose next bits up to bit 15 are 0.
+  //! The code of `x` in the low bits of a word whose next bits up to bit 15 are 0.
   //! A scale of 0 or NaN gives code 0.  @pre |x| <= 65504, or scale and zero are NaN
   [[nodiscard]] __device__ std::uint32_t operator()(float x) const noexcept
   {
     float const y        = detail::sub_rn(x, zero_);
     float const estimate = detail::mul_rn(y, inverse_);
     float const rest     = detail::fma_rn(-estimate, scale_, y);
-    // The quotient over 2^Bits, so that saturation is the clamp at 0 and makes NaN 0.
+    // The quotient over 2^bits, so that saturation is the clamp at 0 and makes NaN 0.
     float const quotient = __saturatef(detail::fma_rn(rest, inverse_, estimate));
-    float const code     = detail::fma_rn(quotient, levels, magic);
-    return detail::float_bits(fminf(code, magic + (levels - 1.0f)));
+    float const code     = detail::fma_rn(quotient, levels_, magic);
+    return detail::float_bits(fminf(code, magic + (levels_ - 1.0f)));
   }
 
  private:
   float zero_;
-  float scale_;    //!< 2^Bits s
-  float inverse_;  //!< 1 / s over 2^Bits
+  float scale_;    //!< 2^bits s
+  float inverse_;  //!< 1 / s over 2^bits
+  float levels_;
+};
+
+//! The same for a number of bits that is known.
+template <int Bits>
+struct group_coder : any_group_coder {
+  static_assert(Bits >= 1 && Bits <= 8, "Bits must be 1 to 8");
+  __device__ explicit group_coder(affine const& a) noexcept
+    : any_group_coder{a, static_cast<float>(1u << Bits)}
+  {}
 };
 
 }  // namespace diffkv

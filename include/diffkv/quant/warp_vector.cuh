@@ -154,60 +154,56 @@ template <int Bits, int Groups, int HeadDim>
     }
     return out;
   } else {
-    using codes            = warp_codes<Bits, Groups, HeadDim>;
+    using codes = warp_codes<Bits, Groups, HeadDim>;
+    float_range of_quad[vector::quads_per_lane];
+#pragma unroll
+    for (int i = 0; i < vector::quads_per_lane; ++i) {
+      if (!vector::has(lane, i)) { continue; }
+#pragma unroll
+      for (int e = 0; e < 4; ++e) { of_quad[i].include(v.x[i][e]); }
+    }
+    // As ordered integers, so that a warp finds them at once; a NaN is above all numbers.
+    float min[Groups];
+    float max[Groups];
+    bool within = true;
+#pragma unroll
+    for (int g = 0; g < Groups; ++g) {
+      float_range mine;
+#pragma unroll
+      for (int i = 0; i < vector::quads_per_lane; ++i) {
+        if (codes::group_of(vector::quad(lane, i)) == g) { mine.include(of_quad[i]); }
+      }
+      int const low  = detail::ordered_int(mine.least());
+      int const high = detail::ordered_int(mine.greatest());
+      min[g]         = detail::ordered_float(__reduce_min_sync(detail::whole_warp, low));
+      max[g]         = detail::ordered_float(__reduce_max_sync(detail::whole_warp, high));
+      within         = within && min[g] >= -f16_max && max[g] <= f16_max;
+    }
     warp_vector<HeadDim> u = v;
-    if (!is_regular) {
-      // Nearly always all are within the range, and -0 becoming +0 is all there is to do.
-      bool within = true;
+    // Nearly always all are. -0 needs no care: it has the code of 0, and no zero or scale keeps it.
+    if (!is_regular && !within) {
+      bool finite = true;
+#pragma unroll
+      for (int g = 0; g < Groups; ++g) {
+        finite = finite && detail::is_finite(min[g]) && detail::is_finite(max[g]);
+        min[g] = codec_input(min[g]);
+        max[g] = codec_input(max[g]);
+      }
+      if (!finite) {
+#pragma unroll
+        for (int g = 0; g < Groups; ++g) { out.groups[g] = {f16_nan, f16_nan}; }
+        return out;
+      }
 #pragma unroll
       for (int i = 0; i < vector::quads_per_lane; ++i) {
 #pragma unroll
-        for (int e = 0; e < 4; ++e) {
-          within    = within && fabsf(v.x[i][e]) <= f16_max;
-          u.x[i][e] = detail::add_rn(v.x[i][e], 0.0f);
-        }
-      }
-      if (__all_sync(detail::whole_warp, within) == 0) {
-        bool finite = true;
-#pragma unroll
-        for (int i = 0; i < vector::quads_per_lane; ++i) {
-#pragma unroll
-          for (int e = 0; e < 4; ++e) {
-            finite    = finite && (!vector::has(lane, i) || detail::is_finite(v.x[i][e]));
-            u.x[i][e] = codec_input(v.x[i][e]);
-          }
-        }
-        if (__all_sync(detail::whole_warp, finite) == 0) {
-#pragma unroll
-          for (int g = 0; g < Groups; ++g) { out.groups[g] = {f16_nan, f16_nan}; }
-          return out;
-        }
+        for (int e = 0; e < 4; ++e) { u.x[i][e] = codec_input(v.x[i][e]); }
       }
     }
     auto const& x = u.x;
-    int least[vector::quads_per_lane];
-    int greatest[vector::quads_per_lane];
-#pragma unroll
-    for (int i = 0; i < vector::quads_per_lane; ++i) {
-      bool const held = vector::has(lane, i);
-      float const min = fminf(fminf(x[i][0], x[i][1]), fminf(x[i][2], x[i][3]));
-      float const max = fmaxf(fmaxf(x[i][0], x[i][1]), fmaxf(x[i][2], x[i][3]));
-      least[i]        = held ? detail::ordered_int(min) : 0x7FFF'FFFF;
-      greatest[i]     = held ? detail::ordered_int(max) : -0x7FFF'FFFF;
-    }
 #pragma unroll
     for (int g = 0; g < Groups; ++g) {
-      int low  = 0x7FFF'FFFF;
-      int high = -0x7FFF'FFFF;
-#pragma unroll
-      for (int i = 0; i < vector::quads_per_lane; ++i) {
-        bool const mine = codes::group_of(vector::quad(lane, i)) == g;
-        low             = mine && least[i] < low ? least[i] : low;
-        high            = mine && greatest[i] > high ? greatest[i] : high;
-      }
-      float const min = detail::ordered_float(__reduce_min_sync(detail::whole_warp, low));
-      float const max = detail::ordered_float(__reduce_max_sync(detail::whole_warp, high));
-      out.groups[g]   = fit_affine(min, max, {Bits, Groups, clip});
+      out.groups[g] = fit_affine(min[g], max[g], {Bits, Groups, clip});
     }
 #pragma unroll
     for (int i = 0; i < vector::quads_per_lane; ++i) {
