@@ -101,8 +101,9 @@ struct step_decide_shared {
 //! row would meet, which only a damaged state brings about.
 inline constexpr std::uint32_t more_than_any_ring = 0xFFFF'FFFFu;
 
-//! First launch: plans of all rows, and what each tile wants. Three threads look for the tokens of a
-//! row that may move, as they wait for memory most of the time; then one plans.
+//! First launch: plans of all rows, and what each tile wants. Of the four threads of a row, in different
+//! warps, three look for the tokens that may move, as they wait for memory most of the time, and one
+//! plans.
 template <class Config, class Policy, class Tuning>
 DIFFKV_KERNEL void __launch_bounds__(Tuning::decide_threads)
   step_decide_kernel(__grid_constant__ step_params<Policy> const p)
@@ -123,16 +124,10 @@ DIFFKV_KERNEL void __launch_bounds__(Tuning::decide_threads)
     return (tile.first_row + r) / cache.shape.num_heads;
   };
 
-  std::uint32_t const looked_at = threadIdx.x / 4;
-  std::uint32_t const role      = threadIdx.x % 4;
-  if (looked_at < tile.rows && role < 3) {
-    layer_state const state = cache.layer(tile.slot, layer_of(looked_at));
-    row_view const row{&cache, base + looked_at};
-    shared.found[role][looked_at] = to_words(find_step_token(
-      static_cast<step_role>(role), row, row.state().tokens, state.queries, state.num_tokens + 1));
-  }
-  std::uint32_t const r = threadIdx.x;
-  bool const has_row    = r < tile.rows;
+  static_assert(Tuning::decide_threads == 4 * Tuning::rows);
+  std::uint32_t const part = threadIdx.x / Tuning::rows;  // 0 plans, the others look
+  std::uint32_t const r    = threadIdx.x % Tuning::rows;
+  bool const has_row       = part == 0 && r < tile.rows;
   row_state state{};
   std::int32_t position = 0;
   thresholds limits{};
@@ -141,6 +136,12 @@ DIFFKV_KERNEL void __launch_bounds__(Tuning::decide_threads)
     state                     = cache.state.rows[base + r];
     position                  = cache.layer(tile.slot, layer).num_tokens;
     limits = cache.limits.of(tile.slot, layer, (tile.first_row + r) % cache.shape.num_heads);
+  } else if (part > 0 && r < tile.rows) {
+    layer_state const of_layer = cache.layer(tile.slot, layer_of(r));
+    row_view const row{&cache, base + r};
+    shared.found[part - 1][r] =
+      to_words(find_step_token(static_cast<step_role>(part - 1), row, row.state().tokens,
+                               of_layer.queries, of_layer.num_tokens + 1));
   }
   __syncthreads();
   row_step plan{};
@@ -183,7 +184,9 @@ DIFFKV_KERNEL void __launch_bounds__(Tuning::decide_threads)
 template <class Tuning>
 struct step_apply_shared {
   claim_shared claim;
-  sequence_grant grant;
+  grant_sum given;  //!< to the tiles before
+  std::uint32_t pages;
+  bool fits;
   token_moves<Tuning::rows> moves;
 };
 
@@ -214,10 +217,14 @@ template <class Tuning>
     std::uint32_t const pages = sum_parts(tile.sequence, tile.per_sequence);
     bool const fits           = pages <= room - given.taken;
     std::uint32_t const ahead = fits ? sum_parts(tile.sequence, tile.part) : 0u;
-    if (threadIdx.x == 0) { shared.grant = {given.taken + ahead, given.refused, fits, pages}; }
+    if (threadIdx.x == 0) {
+      shared.given = {given.taken + ahead, given.refused};
+      shared.pages = pages;
+      shared.fits  = fits;
+    }
   }
   __syncthreads();
-  return shared.grant;
+  return {shared.given.taken, shared.given.refused, shared.fits, shared.pages};
 }
 
 //! Second launch: pages, tables and states of the tile's rows, and the tokens that move.
@@ -269,7 +276,7 @@ DIFFKV_KERNEL void __launch_bounds__(Tuning::apply_threads)
     }
   }
   if constexpr (Config::layouts::has_low) {
-    move_tokens<typename Config::layouts>(cache, row, has_row && row.moves(),
+    move_tokens<typename Config::layouts>(cache.pool, row, has_row && row.moves(),
                                           p.cache.tiers.low.format, shared.moves);
   }
 }

@@ -48,9 +48,9 @@ class step_row {
     cache.state.window_slot(row_, position_) = plan_.append_slot;
   }
   //! @pre moves(), and the plan was applied
-  [[nodiscard]] __device__ token_move move(cache_ref const& cache) const
+  [[nodiscard]] __device__ token_move move() const
   {
-    return {cache.pool.page(from_), cache.pool.page(to_), from_token_, to_token_, demotes()};
+    return {from_, to_, from_token_, to_token_, demotes()};
   }
 
  private:
@@ -108,7 +108,7 @@ struct token_moves {
 //! @param low    format of the low tier, for its clips
 //! @threads the CTA, whole warps
 template <class Layouts, int Rows>
-__device__ void move_tokens(cache_ref const& cache, step_row const& row, bool moves,
+__device__ void move_tokens(page_pool_ref const& pool, step_row const& row, bool moves,
                             format_spec const& low, token_moves<Rows>& shared)
 {
   constexpr unsigned row_warps = token_moves<Rows>::row_warps;
@@ -128,7 +128,7 @@ __device__ void move_tokens(cache_ref const& cache, step_row const& row, bool mo
   if (count == 0) { return; }
   if (moves) {
     auto const place    = before + static_cast<unsigned>(__popc(movers & ((1u << lane) - 1u)));
-    shared.moves[place] = row.move(cache);
+    shared.moves[place] = row.move();
   }
   __syncthreads();
   // One token is read while the one before it is encoded and written. Copies are rare.
@@ -136,19 +136,22 @@ __device__ void move_tokens(cache_ref const& cache, step_row const& row, bool mo
   auto const at_lane         = static_cast<int>(lane);
   auto const next_demotion   = [&](std::uint32_t i) {
     for (; i < count && !shared.moves[i].demotes; i += stride) {
-      copy_token<Layouts>(shared.moves[i], at_lane);
+      copy_token<Layouts>(pool, shared.moves[i], at_lane);
     }
     return i;
   };
   std::uint32_t i = next_demotion(warp);
   if (i >= count) { return; }
-  demotion<Layouts> token{shared.moves[i], at_lane};
-  while ((i = next_demotion(i + stride)) < count) {
-    demotion<Layouts> const next{shared.moves[i], at_lane};
-    token.store(low, at_lane);
-    token = next;
+  demotion<Layouts> token{pool, shared.moves[i], at_lane};
+  for (;;) {
+    std::uint32_t const next = next_demotion(i + stride);
+    if (next >= count) { break; }
+    demotion<Layouts> const other{pool, shared.moves[next], at_lane};
+    token.store(pool, shared.moves[i], low, at_lane);
+    token = other;
+    i     = next;
   }
-  token.store(low, at_lane);
+  token.store(pool, shared.moves[i], low, at_lane);
 }
 
 }  // namespace diffkv::detail
