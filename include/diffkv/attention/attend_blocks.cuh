@@ -35,14 +35,6 @@ struct row_queries {
   }
 };
 
-//! cap * tanh(x / cap), in units of log2.
-[[nodiscard]] __device__ inline float capped_logit(float x, float cap) noexcept
-{
-  // tanh(y) = 1 - 2 / (exp(2 y) + 1); right at both ends.
-  float const e = fast_exp2(x * (2.0f * log2_of_e) / cap);
-  return log2_of_e * cap * (1.0f - 2.0f * fast_reciprocal(e + 1.0f));
-}
-
 //! Weights times scales of the value codes of one scale group, and their sums with the zeros.
 template <class Tile, int Blocks, class Traits>
 __device__ void fold_affine(row_accumulator<Traits>& row, int s, int group,

@@ -118,4 +118,12 @@ __device__ void multiply(key_block<Tile> const& keys,
   }
 }
 
+//! cap * tanh(x / cap), in units of log2.
+[[nodiscard]] __device__ inline float capped_logit(float x, float cap) noexcept
+{
+  // tanh(y) = 1 - 2 / (exp(2 y) + 1); right at both ends.
+  float const e = fast_exp2(x * (2.0f * log2_of_e) / cap);
+  return log2_of_e * cap * (1.0f - 2.0f * fast_reciprocal(e + 1.0f));
+}
+
 }  // namespace diffkv::detail

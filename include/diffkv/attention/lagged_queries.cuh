@@ -11,6 +11,7 @@
 //! rounded up to 4 or a multiple of 8: a lane's two columns belong to one query.
 #include <diffkv/attention/decode_traits.hpp>
 #include <diffkv/attention/key_products.cuh>
+#include <diffkv/attention/score_update.hpp>  // int8_query_code
 
 namespace diffkv::detail {
 
@@ -42,24 +43,37 @@ struct lagged_queries {
   float factor[Octets][2];  //!< of the columns 2 t and 2 t + 1
   float sums[Octets][2][groups];
 
-  //! @param x  a lane's share of column 8 i + g, scaled; 0 where there is none
-  __device__ void set(int i, float const (&x)[share::elements], float unit, fragment_lane at) noexcept
+  //! @param x      a lane's share of column 8 i + g; 0 where there is none. Used up
+  //! @param scale  of logits
+  //! @param unit   what a logit of 1 is multiplied with
+  __device__ void set(int i, float (&x)[share::elements], float scale, float unit,
+                      fragment_lane at) noexcept
   {
     constexpr unsigned all = 0xFFFF'FFFFu;
-    float const greatest   = greatest_magnitude(x);
-    float own_factor       = 0.0f;
+    if constexpr (two) {
+#pragma unroll
+      for (float& e : x) { e *= scale; }
+    }
+    float const greatest = greatest_magnitude(x);
+    float own_factor     = 0.0f;
     if constexpr (Codes) {
-      constexpr float limit = Exact ? query_code_limit : 127.0f;
-      float const scale     = greatest > 0.0f ? div_rn(limit, greatest) : 0.0f;
-      own_factor            = greatest * (unit / limit);
+      float steps_of_unit = 1.0f;
+      if constexpr (Exact) {
+        steps_of_unit = greatest > 0.0f ? div_rn(query_code_limit, greatest) : 0.0f;
+        own_factor    = greatest * (unit / query_code_limit);
+      } else {  // bit for bit the codes of the host twin: a step more or less would show
+#pragma unroll
+        for (float& e : x) { e = int8_query_code(e, greatest); }
+        own_factor = int8_query_factor(scale, greatest) * unit;
+      }
 #pragma unroll
       for (int w = 0; w < share::elements / 4; ++w) {
         if constexpr (Exact) {
           columns[i][w / 2][w % 2] =
-            pack_codes(x + 4 * w, scale, integer_magic + 128.0f, second_bytes);
-          rest[i][w / 2][w % 2] = pack_codes(x + 4 * w, scale, integer_magic, low_bytes);
+            pack_codes(x + 4 * w, steps_of_unit, integer_magic + 128.0f, second_bytes);
+          rest[i][w / 2][w % 2] = pack_codes(x + 4 * w, steps_of_unit, integer_magic, low_bytes);
         } else {
-          columns[i][w / 2][w % 2] = pack_codes(x + 4 * w, scale, integer_magic, low_bytes);
+          columns[i][w / 2][w % 2] = pack_codes(x + 4 * w, 1.0f, integer_magic, low_bytes);
         }
       }
 #pragma unroll
@@ -67,20 +81,19 @@ struct lagged_queries {
         float sum = 0.0f;
 #pragma unroll
         for (int e = 0; e < share::per_group; ++e) {
-          float const q = x[g * share::per_group + e];
-          sum += Exact ? q * scale : fmaf(q, scale, integer_magic) - integer_magic;
+          sum = fmaf(x[g * share::per_group + e], steps_of_unit, sum);
         }
         sum           = sum_over_t(sum);
         sums[i][0][g] = __shfl_sync(all, sum, 8 * at.t);
         sums[i][1][g] = __shfl_sync(all, sum, 8 * at.t + 4);
       }
     } else {
-      float const scale = f16_normaliser(greatest);
-      own_factor        = greatest > 0.0f ? unit / scale : 0.0f;
+      float const normal = f16_normaliser(greatest);
+      own_factor         = greatest > 0.0f ? unit / normal : 0.0f;
 #pragma unroll
       for (int w = 0; w < share::elements / 2; ++w) {
-        float const a            = x[2 * w] * scale;
-        float const b            = x[2 * w + 1] * scale;
+        float const a            = x[2 * w] * normal;
+        float const b            = x[2 * w + 1] * normal;
         columns[i][w / 2][w % 2] = pack_f16(a, b, false);
         rest[i][w / 2][w % 2]    = pack_f16(a, b, true);
       }

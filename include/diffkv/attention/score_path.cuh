@@ -202,9 +202,7 @@ struct score_path<Traits, true> {
       int const column = 8 * i + at.g;
       float x[share::elements];
       load_share<share>(q(columns::query(column), columns::head(column)), true, at.t, x);
-#pragma unroll
-      for (float& e : x) { e *= scale; }
-      queries.set(i, x, unit, at);
+      queries.set(i, x, scale, unit, at);
     }
   }
 };
