@@ -10,7 +10,8 @@ and GPUs, and on a machine with a GPU runs each beside its host twin.
   scripts/matrix.py --all                 every combination of the axes; days of compile time, so
   scripts/matrix.py --all --part 3/500    the third of 500 equal parts
   scripts/matrix.py --all --only arch=90 --only head_dim=64,128 --only element=__half
-  scripts/matrix.py --operation attention decode attention instead of the write path
+  scripts/matrix.py --operation attention decode attention instead of the write path; `scores` is it
+                                          with scores and candidates
   scripts/matrix.py --list                says what would be compiled
   scripts/matrix.py --run                 runs what was compiled for this machine's GPU
   scripts/matrix.py --programs FOLDER     runs the programs of an earlier call, compiles nothing
@@ -43,7 +44,8 @@ AXES = {
     "conditioning": ["none", "both", "centred", "rotated"],
     "element": ["__half", "__nv_bfloat16", "float"],
 }
-PARTNER = {"high": "k4v2", "low": "k16v16"}
+# Attention wants the values of both tiers in as many groups.
+PARTNER = {"high": "format<4, 2, 1, {value_groups}>", "low": "format<8, 8, 1, {value_groups}>"}
 CONDITIONING = {
     "none": "conditioning::none", "centred": "conditioning::centred",
     "rotated": "conditioning::rotated", "both": "conditioning::centred | conditioning::rotated",
@@ -60,12 +62,18 @@ OPERATIONS = {
         "check": "check_edges<{config}, decode_variant<{group_size}>, {element}, {element}>()",
         "axes": {"group_size": ["4", "1", "2", "7", "8", "16"]},
     },
+    "scores": {
+        "include": "attention/scores_case.cuh",
+        "check": "check_scores<{config}, decode_variant<{group_size}, {score_every}>, {element}>("
+                 "policy_kind::paper)",
+        "axes": {"group_size": ["4", "1", "2", "8"], "score_every": ["4", "1", "2"]},
+    },
 }
 CHUNK = 4  # combinations of one source: more compile faster together, fewer in parallel
 
 SOURCE = """// Written by scripts/matrix.py.
 #include "{include}"
-#include <diffkv/policy/paper.hpp>
+#include <diffkv/policy/any_policy.hpp>
 
 using namespace diffkv;
 using namespace diffkv::test;
@@ -73,7 +81,7 @@ using namespace diffkv::test;
 TEST = """
 TEST_CASE("matrix: {name}", "[matrix]")
 {{
-  using config = static_config<paper_policy, {high}, {low}, {head_dim}, {conditioning}>;
+  using config = static_config<{policy}, {high}, {low}, {head_dim}, {conditioning}>;
   {check};
 }}
 """
@@ -180,9 +188,11 @@ def name_of(c):
 
 def test_of(c, operation):
     own = "format<{key_bits}, {value_bits}, {key_groups}, {value_groups}>".format(**c)
-    high, low = (own, PARTNER["high"]) if c["tier"] == "high" else (PARTNER["low"], own)
+    other = PARTNER[c["tier"]].format(**c)
+    high, low = (own, other) if c["tier"] == "high" else (other, own)
     check = operation["check"].format(**{**c, "config": "config"})
-    return TEST.format(name=name_of(c), high=high, low=low, head_dim=c["head_dim"],
+    policy = "any_policy" if "policy_kind" in check else "paper_policy"
+    return TEST.format(name=name_of(c), policy=policy, high=high, low=low, head_dim=c["head_dim"],
                        conditioning=CONDITIONING[c["conditioning"]], check=check)
 
 

@@ -4,33 +4,15 @@
 
 //! @file
 //! One life of sequences with scores, checked: what the tests of the score path do.
-#include <diffkv/policy/any_policy.hpp>
-
 #include "support/catch.hpp"
 #include "support/score_run.cuh"
+#include "support/twin_policies.hpp"
 
 namespace diffkv::test {
 
 //! Policies for host and device; the longest sequence has 200 tokens.
-class score_policies {
- public:
-  [[nodiscard]] any_policy host(policy_kind kind) const { return make(kind, table_.ref()); }
-  [[nodiscard]] any_policy device(policy_kind kind) const
-  {
-    return make(kind, {sums_.data(), 200});
-  }
-
- private:
-  [[nodiscard]] static any_policy make(policy_kind kind, harmonic_ref harmonic)
-  {
-    any_policy p;
-    p.kind                 = kind;
-    p.relative.harmonic    = harmonic;
-    p.static_budget.budget = 40;
-    return p;
-  }
-  harmonic_table table_{200};
-  device_array<double> sums_{table_.ref().sums, 201};
+struct score_policies : twin_policies {
+  score_policies() : twin_policies{200, 40} {}
 };
 
 template <class High, class Low, int HeadDim, conditioning Set = conditioning::none>
