@@ -39,7 +39,7 @@ struct cold_work {
   [[nodiscard]] std::size_t elements() const
   {
     cache_shape const& s = cache.ref().shape;
-    return std::size_t{s.num_slots} * s.num_q_heads() * static_cast<std::size_t>(s.head_dim);
+    return std::size_t{s.num_slots} * s.num_heads * static_cast<std::size_t>(s.head_dim);
   }
   [[nodiscard]] vectors<__half const> of(__half const* x, std::uint32_t heads) const
   {
@@ -49,8 +49,8 @@ struct cold_work {
   {
     cache_shape const& s = cache.ref().shape;
     auto const kv        = of(inputs.data(), s.num_heads);
-    diffkv::append<Config>(cache.ref(), cache.batch(), layer, kv, kv,
-                           of(inputs.data(), s.num_q_heads()), bench_stream());
+    diffkv::append<Config>(cache.ref(), cache.batch(), layer, kv, kv, of(nullptr, s.num_q_heads()),
+                           bench_stream());
   }
   //! What a step and its appends leave that the host twin does not.
   [[nodiscard]] std::string difference_from_twin()
@@ -65,7 +65,7 @@ struct cold_work {
       append(layer);
       auto const kv = of(host.data(), s.num_heads);
       host::append(twin->context(), slots.data(), s.num_slots, layer, kv, kv,
-                   of(host.data(), s.num_q_heads()));
+                   of(nullptr, s.num_q_heads()));
     }
     return test::difference_of(twin->ref(), cache.to_host()->ref());
   }
