@@ -29,6 +29,7 @@ struct prompt_case {
   int first_element   = 0;  //!< elements in front of the first vector
   int head_padding    = 0;  //!< elements behind each vector
   std::int32_t budget = 100;
+  float clip          = 0.0f;   //!< of all codes; 0: the default
   bool ties           = false;  //!< importances take few values
   bool nasty          = false;  //!< NaN and Inf here and there
   bool in_graph       = false;
@@ -136,7 +137,7 @@ void same_after_prompts(prompt_case const& work)
   parts.shape.max_tokens = max_tokens + 10;
   for (code_spec* spec : {&parts.tiers.high.format.key, &parts.tiers.high.format.value,
                           &parts.tiers.low.format.key, &parts.tiers.low.format.value}) {
-    spec->clip = default_clip(spec->bits, Config::conditioned);
+    spec->clip = work.clip > 0.0f ? work.clip : default_clip(spec->bits, Config::conditioned);
   }
   std::uint64_t pages = 7;
   for (std::int32_t n : work.lengths) {

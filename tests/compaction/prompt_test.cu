@@ -165,6 +165,22 @@ TEST_CASE(
   same_after_prompts<static_config<diffkv::paper_policy, diffkv::k16v16, void, 64>, __half>(work);
 }
 
+TEMPLATE_TEST_CASE("store_prompt: elements far beyond a clipped range have the code of its end",
+                   "[compaction]", float, __half, __nv_bfloat16)
+{
+  prompt_case work;
+  work.lengths = {200, 65};
+  work.nasty   = true;
+  for (float clip : {0.3f, 1e-6f}) {
+    CAPTURE(clip);
+    work.clip = clip;
+    same_after_prompts<mix_128, TestType>(work);
+    same_after_prompts<
+      static_config<diffkv::paper_policy, diffkv::k8v8, diffkv::k4v1, 64, centred_rotated>,
+      TestType>(work);
+  }
+}
+
 TEST_CASE("store_prompt: arguments that cannot be are refused before any launch", "[compaction]")
 {
   diffkv::test::host_cache_parts parts;

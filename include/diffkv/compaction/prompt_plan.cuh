@@ -5,7 +5,7 @@
 //! @file
 //! Which token of a prompt goes where: tiers, counts, and per tier the list of tokens, oldest first.
 //! Read before this: policy/block_prepare.cuh, compaction/encode_block.cuh.
-//! Read next: compaction/prompt.cuh.
+//! Read next: compaction/prompt_pages.cuh.
 //!
 //! A CTA plans a chunk of a row. Rows of more than one chunk are counted first, by a launch of its own;
 //! then each CTA sums the counts before its chunk. No sort, no atomics, no order of CTAs.
@@ -13,6 +13,9 @@
 #include <diffkv/policy/block_prepare.cuh>
 #include <diffkv/policy/prompt_tiers.hpp>
 #include <diffkv/table/row_place.hpp>
+
+#include <cstddef>  // byte
+#include <new>
 
 namespace diffkv {
 
@@ -153,13 +156,22 @@ template <class Policy>
       return p.parameters[r];
     }
   }();
+  constexpr int count           = plan_tuning_sm90::tokens_per_thread;
+  std::int32_t const first_mine = first + static_cast<std::int32_t>(threadIdx.x % 32);
+  float importances[count];  // all asked for before the first is looked at
+#pragma unroll
+  for (int k = 0; k < count; ++k) {
+    std::int32_t const token = first_mine + 32 * k;
+    importances[k]           = token < row.view.num_tokens ? row.view.importances[token] : 0.0f;
+  }
   tier_masks masks;
 #pragma unroll
-  for (int k = 0; k < plan_tuning_sm90::tokens_per_thread; ++k) {
-    std::int32_t const number = first + 32 * k + static_cast<std::int32_t>(threadIdx.x % 32) + 1;
+  for (int k = 0; k < count; ++k) {
+    std::int32_t const number = first_mine + 32 * k + 1;
     tier t                    = tier::pruned;
     if (number <= row.view.num_tokens) {
-      t = prompt_tier(p.policy, row.view, parameters, number, row.queries.count(number));
+      t = prompt_tier(p.policy, row.view, parameters, number, row.queries.count(number),
+                      importances[k]);
     }
     masks.high[k] = __ballot_sync(0xFFFF'FFFFu, t == tier::high);
     masks.low[k]  = __ballot_sync(0xFFFF'FFFFu, t == tier::low);
@@ -167,14 +179,27 @@ template <class Policy>
   return masks;
 }
 
+template <class Policy>
 struct plan_shared {
   std::uint32_t of_warp[plan_tuning_sm90::threads / 32];
+  alignas(waiting_row<Policy>) std::byte row[sizeof(waiting_row<Policy>)];
+
+  //! The row as one thread finds it: its place takes divisions, its state loads after loads.
+  //! @threads one CTA
+  [[nodiscard]] __device__ waiting_row<Policy> const& find_row(plan_params<Policy> const& p,
+                                                               std::uint32_t r)
+  {
+    if (threadIdx.x == 0) { new (row) waiting_row<Policy>(waiting_row<Policy>::of(p, r)); }
+    __syncthreads();
+    return *reinterpret_cast<waiting_row<Policy> const*>(row);
+  }
 };
 
 //! Counts of the warps before this one and of all; packed, as a chunk has at most 4096 tokens.
 //! @threads one CTA
-__device__ inline void sum_over_warps(std::uint32_t mine, plan_shared& shared,
-                                      std::uint32_t& before, std::uint32_t& all)
+template <class Policy>
+__device__ void sum_over_warps(std::uint32_t mine, plan_shared<Policy>& shared,
+                               std::uint32_t& before, std::uint32_t& all)
 {
   static_assert(plan_tuning_sm90::threads == 1024 && plan_tuning_sm90::chunk < 65536,
                 "a warp sums the counts of 32 warps, packed in 16 bits");
@@ -200,10 +225,10 @@ template <class Policy>
 DIFFKV_KERNEL void __launch_bounds__(plan_tuning_sm90::threads)
   prompt_count_kernel(__grid_constant__ plan_params<Policy> const p)
 {
-  __shared__ plan_shared shared;
-  std::uint32_t const r     = blockIdx.x / p.chunks;
-  std::uint32_t const chunk = blockIdx.x % p.chunks;
-  auto const row            = waiting_row<Policy>::of(p, r);
+  __shared__ plan_shared<Policy> shared;
+  std::uint32_t const r     = p.chunks == 1 ? blockIdx.x : blockIdx.x / p.chunks;
+  std::uint32_t const chunk = blockIdx.x - r * p.chunks;
+  auto const& row           = shared.find_row(p, r);
   auto const begin          = static_cast<std::int32_t>(chunk) * plan_tuning_sm90::chunk;
   if (begin >= row.view.num_tokens) { return; }
   tier_masks const masks = classify_tokens(p, row, r, first_of_warp(chunk));
@@ -232,10 +257,10 @@ template <class Policy>
 DIFFKV_KERNEL void __launch_bounds__(plan_tuning_sm90::threads)
   prompt_list_kernel(__grid_constant__ plan_params<Policy> const p)
 {
-  __shared__ plan_shared shared;
-  std::uint32_t const r     = blockIdx.x / p.chunks;
-  std::uint32_t const chunk = blockIdx.x % p.chunks;
-  auto const row            = waiting_row<Policy>::of(p, r);
+  __shared__ plan_shared<Policy> shared;
+  std::uint32_t const r     = p.chunks == 1 ? blockIdx.x : blockIdx.x / p.chunks;
+  std::uint32_t const chunk = blockIdx.x - r * p.chunks;
+  auto const& row           = shared.find_row(p, r);
   std::int32_t const n      = row.view.num_tokens;
   if (blockIdx.x == 0 && threadIdx.x == 0) { *p.tail = *p.cache.ring.tail; }
   if (n == 0 && chunk == 0 && threadIdx.x == 0) {
