@@ -26,7 +26,7 @@ namespace detail {
 //! Score and position travel unchanged.
 template <class From, class To>
 struct token_labels {
-  std::uint32_t word = 0;
+  std::uint32_t word;
 
   __device__ token_labels(page_pool_ref const& pool, token_move const& move, int lane) noexcept
     : word{0}
@@ -163,7 +163,7 @@ class joint_demotion {
 
 template <class Layouts>
 inline constexpr bool demotes_jointly_v =
-  is_joint_high_v<typename Layouts::high>&& is_joint_low_v<typename Layouts::low>;
+  is_joint<typename Layouts::high>(8, 4) && is_joint<typename Layouts::low>(4, 2);
 
 }  // namespace detail
 
