@@ -148,7 +148,8 @@ void store_prompt(cache_ref const& cache, batch_ref const& batch, prompt_source<
     tuning::most_steps);
   std::uint64_t const row_ctas = detail::ceil_div(blocks, steps * cta::pairs);
   unsigned const plan_grid     = detail::grid_of(rows * plan.chunks);
-  unsigned const store_grid    = detail::grid_of(items + rows * row_ctas);
+  auto const page_ctas         = detail::page_ctas::of(rows, cache.shape.num_heads, plan.max_pages);
+  unsigned const store_grid    = detail::grid_of(items * page_ctas.count() + rows * row_ctas);
   unsigned const row_grid      = detail::grid_of(rows);
 
   if constexpr (!detail::prepares_nothing<policy_type>) {
@@ -164,9 +165,9 @@ void store_prompt(cache_ref const& cache, batch_ref const& batch, prompt_source<
   bool const whole = detail::is_whole(source.key, source.key_layer_stride) &&
                      detail::is_whole(source.value, source.value_layer_stride);
   detail::planned_prompts const planned{
-    cache,          batch,           layers,    static_cast<std::uint32_t>(items),
-    plan.max_pages, plan.max_tokens, plan.tail, plan.rows,
-    plan.surplus,   plan.pages,      plan.lists};
+    cache,     batch,          layers,          static_cast<std::uint32_t>(items),
+    page_ctas, plan.max_pages, plan.max_tokens, plan.tail,
+    plan.rows, plan.surplus,   plan.pages,      plan.lists};
   detail::store_params<T> const store{planned, source, static_cast<std::uint32_t>(row_ctas),
                                       static_cast<std::uint32_t>(steps), whole};
   detail::launch(detail::prompt_store_kernel<Config, T>, {store_grid, cta::warps * 32}, stream,

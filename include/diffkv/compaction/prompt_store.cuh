@@ -3,8 +3,8 @@
 #pragma once
 
 //! @file
-//! The last launch of a prompt: a CTA per (prompt, layer) puts pages in place and gives the surplus back;
-//! in the others, warps encode rows. Both read the pages of a row from the plan's copy, so neither waits
+//! The last launch of a prompt: its first CTAs put pages in place and give the surplus back; in the
+//! others, warps encode rows. Both read the pages of a row from the plan's copy, so neither waits
 //! for the other.
 //! Read before this: compaction/row_encoder.cuh.  Read next: compaction/prompt.cuh.
 #include <diffkv/compaction/row_encoder.cuh>
@@ -19,12 +19,13 @@ DIFFKV_KERNEL void __launch_bounds__(encode_cta<Config, T>::warps * 32, encode_c
   using cta = encode_cta<Config, T>;
   alignas(16) __shared__ std::byte shared[cta::bytes];
   planned_prompts const& planned = p.planned;
-  if (blockIdx.x < planned.items) {
-    place_pages<cta::warps * 32>(planned, blockIdx.x);
+  std::uint32_t const of_item    = planned.ctas.count();
+  if (blockIdx.x < planned.items * of_item) {
+    place_pages<cta::warps * 32>(planned, blockIdx.x / of_item, blockIdx.x % of_item);
     return;
   }
   std::uint32_t const heads = planned.cache.shape.num_heads;
-  std::uint32_t const n     = blockIdx.x - planned.items;
+  std::uint32_t const n     = blockIdx.x - planned.items * of_item;
   std::uint32_t const item  = n / (heads * p.row_ctas);
   std::uint32_t const head  = n % heads;
   std::uint32_t const begin = n / heads % p.row_ctas * (cta::pairs * p.steps);
