@@ -28,7 +28,7 @@ namespace detail {
 //! A CTA that plans its part of one layer.
 template <class Layouts>
 struct plan_block {
-  plan_params const& p;
+  decode_plan_params const& p;
   plan_rows<Layouts> rows;
   std::uint32_t part;
 
@@ -134,9 +134,9 @@ struct plan_block {
 
 template <class Layouts, class Tuning, bool AtOnce>
 DIFFKV_KERNEL void __launch_bounds__(Tuning::threads)
-  plan_decode_kernel(__grid_constant__ plan_params const p)
+  plan_decode_kernel(__grid_constant__ decode_plan_params const p)
 {
-  __shared__ plan_shared shared;
+  __shared__ decode_plan_shared shared;
   extern __shared__ std::uint32_t plan_ends[];
   std::uint32_t const layer = blockIdx.x / p.parts;
   std::uint32_t const part  = blockIdx.x % p.parts;
@@ -176,13 +176,13 @@ struct plan_launch {
 };
 
 //! @pre layers.count > 0
-[[nodiscard]] inline plan_params make_plan_params(cache_ref const& cache, batch_ref const& batch,
-                                                  layer_range layers,
-                                                  decode_workspace_ref const& work,
-                                                  plan_launch const& shape) noexcept
+[[nodiscard]] inline decode_plan_params make_plan_params(cache_ref const& cache,
+                                                         batch_ref const& batch, layer_range layers,
+                                                         decode_workspace_ref const& work,
+                                                         plan_launch const& shape) noexcept
 {
   std::size_t const l = work.index_of(layers.first);
-  plan_params p{};
+  decode_plan_params p{};
   p.slots               = batch.slots;
   p.count               = batch.count;
   p.rows                = cache.state.rows;

@@ -34,7 +34,7 @@ struct divider {
 
 //! What of a cache, a batch and a workspace a plan needs, with the first layer planned as layer 0 of
 //! the arrays of the workspace. Every constant that a kernel reads first costs it a miss.
-struct plan_params {
+struct decode_plan_params {
   std::uint32_t const* slots;
   std::uint32_t const* count;
   row_state const* rows;
@@ -67,7 +67,7 @@ struct plan_params {
 };
 
 //! Shared memory of known size; behind it lie the ends of the rows that are counted at a time.
-struct plan_shared {
+struct decode_plan_shared {
   std::uint32_t sum_of_warp[32];
 };
 
@@ -105,8 +105,8 @@ struct found_row {
 //! Rows of one layer, numbered sequence * num_heads + head, as a CTA looks at them.
 template <class Layouts>
 struct plan_rows {
-  plan_params const& p;
-  plan_shared& shared;
+  decode_plan_params const& p;
+  decode_plan_shared& shared;
   std::uint32_t* ends;     //!< pages of the counted rows up to each of them, all passes
   std::uint32_t layer;     //!< of those planned
   std::uint32_t num_rows;  //!< of the batch, one pass
