@@ -5,7 +5,6 @@
 //! @file
 //! Random lives of sequences whose scores decode attention updates: in each step device and host twin
 //! start from the same bytes, and what they leave is compared, array by array.
-#include <diffkv/host/decode_attention.hpp>
 #include <diffkv/host/prompt.hpp>
 #include <diffkv/host/step.hpp>
 
@@ -13,6 +12,7 @@
 #include <string>
 
 #include "support/decode_case.cuh"
+#include "support/score_comparison.hpp"
 
 namespace diffkv::test {
 
@@ -270,149 +270,22 @@ class score_run {
     if (last.wrote_astray) { trouble_ += "wrote astray; "; }
   }
 
-  //! Checks what may have changed, and takes it over into `before_`: then the rest must be the same.
   void compare(std::vector<std::uint32_t> const& batch, std::vector<float> const& query)
   {
+    score_comparison<policy_type> comparison{twin_,   before_,        answer_,
+                                             policy_, setup_.options, Variant::exact_lag};
     for (std::size_t s = 0; s < batch.size(); ++s) {
       for (std::uint32_t layer = 0; stored(batch[s]) && layer < shape().num_layers; ++layer) {
-        compare_ring(
+        comparison.compare_ring(
           batch[s], layer,
           query.data() + s * shape().num_q_heads() * static_cast<std::size_t>(shape().head_dim));
-        layer_state& state = before_.ref().layer(batch[s], layer);
-        due_queries const due =
-          queries_due(state.num_tokens - 1, layer, Variant::score_every, state.queries);
-        if (!due.catches_up) { continue; }
-        ++caught_up_;
-        state.queries = twin_.ref().layer(batch[s], layer).queries;
-        for (std::uint32_t head = 0; head < shape().num_heads; ++head) {
-          std::size_t const row = shape().row(batch[s], layer, head);
-          compare_scores(row);
-          compare_candidates(row, state);
-        }
+        caught_up_ += comparison.compare_rows(batch[s], layer) ? 1 : 0;
       }
     }
-    trouble_ += difference_of(before_.ref(), answer_.ref());
+    trouble_ += comparison.finish();
+    scored_ += comparison.scored();
+    candidates_ += comparison.candidates();
     if (!trouble_.empty()) { trouble_ += " after " + std::to_string(caught_up_) + " catch-ups"; }
-  }
-
-  void compare_ring(std::uint32_t slot, std::uint32_t layer, float const* query)
-  {
-    std::int32_t const position = before_.ref().layer(slot, layer).num_tokens - 1;
-    std::size_t const index     = shape().layer_of(slot, layer);
-    auto const dim              = static_cast<std::size_t>(shape().head_dim);
-    decode_bounds const bounds  = bounds_of(parts_.tiers);
-    for (std::uint32_t q_head = 0; q_head < shape().num_q_heads(); ++q_head, query += dim) {
-      query_ring_ref const& wanted = twin_.ref().queries;
-      query_ring_ref const& got    = answer_.ref().queries;
-      query_ring_ref const& to     = before_.ref().queries;
-      float const* const q         = got.query(index, position, q_head);
-      if (!same_numbers(q, wanted.query(index, position, q_head), dim)) {
-        trouble_ += "ring query; ";
-      }
-      std::copy_n(q, dim, to.query(index, position, q_head));
-
-      std::size_t const i = wanted.index(index, position, q_head);
-      double const lse    = wanted.lse[i];
-      if (std::isfinite(lse)
-            ? !(difference(got.lse[i], lse) <= bounds.lse * (1 + std::fabs(lse) / 25))
-            : std::isfinite(got.lse[i])) {
-        trouble_ += "ring lse " + std::to_string(got.lse[i]) + " for " + std::to_string(lse) + "; ";
-      }
-      to.lse[i] = got.lse[i];
-
-      float const* const centre = before_.ref().key_offset(layer, q_head / shape().group_size);
-      double size               = 0.0;
-      for (std::size_t d = 0; centre != nullptr && d < dim; ++d) {
-        size += std::fabs(static_cast<double>(setup_.options.scale * query[d] * centre[d]));
-      }
-      float const offset = wanted.offset_logits[i];
-      if (std::isfinite(offset) && !(difference(got.offset_logits[i], offset) <= 1e-5 * size)) {
-        trouble_ += "ring offset logit; ";
-      }
-      to.offset_logits[i] = got.offset_logits[i];
-    }
-  }
-
-  //! Bit for bit, but for what NaN looks like.
-  [[nodiscard]] static bool same_numbers(float const* a, float const* b, std::size_t n)
-  {
-    for (std::size_t i = 0; i < n; ++i) {
-      bool const same = std::isnan(b[i]) ? std::isnan(a[i]) : std::memcmp(a + i, b + i, 4) == 0;
-      if (!same) { return false; }
-    }
-    return true;
-  }
-
-  [[nodiscard]] double score_bound(tier t) const
-  {
-    if (!parts_.tiers.of(t).format.key.is_quantised()) { return bounds_of_f16.exact_score; }
-    return Variant::exact_lag ? bounds_of_codes.exact_score : bounds_of_codes.int8_score;
-  }
-
-  void compare_scores(std::size_t row)
-  {
-    row_view const was    = before_.context().row(row);
-    row_view const wanted = twin_.context().row(row);
-    row_view const got    = answer_.context().row(row);
-    for (tier t : {tier::high, tier::low}) {
-      for (slot_index s = 0; s < was.state().tokens.of(t); ++s) {
-        float const b = was.score(t, s);
-        float const w = wanted.score(t, s);
-        float const g = got.score(t, s);
-        double const most =
-          score_bound(t) * std::fabs(static_cast<double>(w) - static_cast<double>(b)) +
-          0x1.0p-22 * std::fabs(static_cast<double>(w));
-        if (std::isnan(w) ? !std::isnan(g) : !(difference(g, w) <= most)) {
-          trouble_ += "score " + std::to_string(g) + " for " + std::to_string(w) + ", was " +
-                      std::to_string(b) + "; ";
-        }
-        scored_ += w != b ? 1 : 0;
-        was.page_of(t, s).set_score(was.token_in_page(t, s), g);
-      }
-    }
-  }
-
-  //! The device's candidates follow from its own scores, and are as good as the twin's.
-  void compare_candidates(std::size_t row, layer_state const& state)
-  {
-    std::uint32_t const places = before_.ref().state.candidates_per_tier;
-    host::refresh_candidates(before_.context(), before_.context().row(row), policy_, state.queries,
-                             state.num_tokens);
-    for (tier t : {tier::high, tier::low}) {
-      candidate* const own          = before_.ref().state.candidates_of(row, t);
-      candidate const* const wanted = twin_.ref().state.candidates_of(row, t);
-      candidate const* const got    = answer_.ref().state.candidates_of(row, t);
-      for (std::uint32_t p = 0; p < places; ++p) {
-        candidate const c = got[p];
-        if (c.present() != own[p].present() || c.present() != wanted[p].present()) {
-          trouble_ += "a candidate is missing or too many; ";
-        } else if (c.present()) {
-          ++candidates_;
-          if (!is_valid(row, t, p, c, state)) { trouble_ += "a candidate that may not leave; "; }
-          if (!near(c.priority, own[p].priority, 1e-6) ||
-              !near(c.priority, wanted[p].priority, score_bound(t) + 1e-6)) {
-            trouble_ += "candidate of priority " + std::to_string(c.priority) + ", least is " +
-                        std::to_string(own[p].priority) + "; ";
-          }
-        }
-        own[p] = c;
-      }
-    }
-  }
-  [[nodiscard]] static bool near(float a, float b, double relative)
-  {
-    return difference(a, b) <= relative * std::fabs(static_cast<double>(b));
-  }
-  [[nodiscard]] bool is_valid(std::size_t row, tier t, std::uint32_t place, candidate const& c,
-                              layer_state const& state) const
-  {
-    row_view const view = before_.context().row(row);
-    if (c.slot >= view.state().tokens.of(t)) { return false; }
-    return view.position(t, c.slot) == c.position &&
-           c.slot / parts_.tiers.tokens_per_page(t) % before_.ref().state.candidates_per_tier ==
-             place &&
-           may_leave(t, c.position, state.num_tokens - 1, shape().window,
-                     state.queries.count(c.position + 1));
   }
 
   score_setup setup_;
