@@ -14,15 +14,15 @@ namespace diffkv::detail {
 //! What does not change while a row is read.
 template <class Traits>
 struct row_queries {
-  using high_type = queries_for<typename Traits::high_tile, Traits::sets>;
-  using low_type  = queries_for<typename Traits::low_tile, Traits::sets>;
+  using high_type              = queries_for<typename Traits::high_tile, Traits::sets>;
+  using low_type               = queries_for<typename Traits::low_tile, Traits::sets>;
   static constexpr bool shared = std::is_same_v<high_type, low_type>;
   struct nothing {};
 
   high_type high;
   std::conditional_t<shared, nothing, low_type> low;
-  float offset[Traits::sets];           //!< scale * q.c of head 4 s + t
-  std::int32_t first_position;          //!< of the sliding window
+  float offset[Traits::sets];   //!< scale * q.c of head 4 s + t
+  std::int32_t first_position;  //!< of the sliding window
 
   template <class Tile>
   [[nodiscard]] __device__ auto const& of() const noexcept
@@ -39,7 +39,8 @@ struct row_queries {
 template <class Tile, int Blocks, class Traits>
 __device__ void fold_affine(row_accumulator<Traits>& row, int s, int group,
                             float const (&weights)[2 * Blocks],
-                            std::uint32_t const (&affine)[Blocks][2], float (&w)[2 * Blocks]) noexcept
+                            std::uint32_t const (&affine)[Blocks][2],
+                            float (&w)[2 * Blocks]) noexcept
 {
 #pragma unroll
   for (int i = 0; i < 2 * Blocks; ++i) {
@@ -49,11 +50,12 @@ __device__ void fold_affine(row_accumulator<Traits>& row, int s, int group,
   }
 }
 
+//! @tparam Whole       no token is left out
 //! @param tile         shared memory
 //! @param first_block  of the tile
 //! @param tokens       from there on, that exist
 //! @threads one warp
-template <class Tile, int Blocks, class Traits>
+template <class Tile, int Blocks, bool Whole, class Traits>
 __device__ void attend_blocks(std::uint32_t tile, int first_block, int tokens, float soft_cap,
                               row_queries<Traits> const& queries, row_accumulator<Traits>& row,
                               score_path<Traits>& scores, weight_exchange const& exchange,
@@ -92,9 +94,8 @@ __device__ void attend_blocks(std::uint32_t tile, int first_block, int tokens, f
     }
   }
 
-  bool const whole = filter.keeps_all(Blocks);
   std::uint32_t kept = ~0u;  // bit i: token 16 (i / 2) + g + 8 (i % 2)
-  if (!whole) {
+  if constexpr (!Whole) {
 #pragma unroll
     for (int i = 0; i < 2 * Blocks; ++i) {
       if (!filter.keeps(16 * (i / 2) + at.g + 8 * (i % 2))) { kept &= ~(1u << i); }
@@ -106,10 +107,9 @@ __device__ void attend_blocks(std::uint32_t tile, int first_block, int tokens, f
     for (int i = 0; i < value_groups; ++i) {
 #pragma unroll
       for (int b = 0; b < Blocks; ++b) {
-        load_shared(affine[i][b], tile + Tile::value_metadata +
-                                    static_cast<std::uint32_t>(
-                                      ((first_block + b) * value_groups + i) * 64 + at.g * 8));
-        if (!whole) {
+        load_shared(affine[i][b], tile + Tile::template at<Tile::value_metadata>(first_block + b) +
+                                    static_cast<std::uint32_t>(i * 64 + at.g * 8));
+        if constexpr (!Whole) {
           if ((kept >> (2 * b) & 1u) == 0) { affine[i][b][0] = 0u; }
           if ((kept >> (2 * b + 1) & 1u) == 0) { affine[i][b][1] = 0u; }
         }
@@ -128,7 +128,7 @@ __device__ void attend_blocks(std::uint32_t tile, int first_block, int tokens, f
       }
       factor = 1.0f;
     }
-    if (!whole) {
+    if constexpr (!Whole) {
 #pragma unroll
       for (int i = 0; i < 2 * Blocks; ++i) {
         if ((kept >> i & 1u) == 0) { logits[s][i] = minus_infinity; }
@@ -147,7 +147,23 @@ __device__ void attend_blocks(std::uint32_t tile, int first_block, int tokens, f
       }
     }
   }
-  add_values<Tile, Blocks>(row, columns, tile, first_block, filter, at);
+  add_values<Tile, Blocks>(row, columns, tile, first_block, Whole, filter, at);
+}
+
+//! @param tokens  from the block on, that exist
+template <class Tile, int Blocks, class Traits>
+__device__ void attend_some_blocks(std::uint32_t tile, int first_block, int tokens, float soft_cap,
+                                   row_queries<Traits> const& queries, row_accumulator<Traits>& row,
+                                   score_path<Traits>& scores, weight_exchange const& exchange,
+                                   fragment_lane at) noexcept
+{
+  if (!Traits::variant::sliding_window && tokens >= Blocks * block_tokens) {
+    attend_blocks<Tile, Blocks, true>(tile, first_block, tokens, soft_cap, queries, row, scores,
+                                      exchange, at);
+  } else {
+    attend_blocks<Tile, Blocks, false>(tile, first_block, tokens, soft_cap, queries, row, scores,
+                                       exchange, at);
+  }
 }
 
 //! The whole of a tile.
@@ -158,22 +174,26 @@ __device__ void attend_tile(std::uint32_t tile, int tokens, float soft_cap,
                             score_path<Traits>& scores, weight_exchange const& exchange,
                             fragment_lane at) noexcept
 {
-  constexpr int most  = 4;  // 64 tokens: what fits in registers
-  constexpr int at_once = min_of(Tile::tile_blocks, most);
+  constexpr int at_once = min_of(Tile::tile_blocks, most_blocks_at_once);
   constexpr int rest    = Tile::tile_blocks % at_once;
   constexpr int whole   = Tile::tile_blocks / at_once;
+  if constexpr (whole == 1) {
+    attend_some_blocks<Tile, at_once>(tile, 0, tokens, soft_cap, queries, row, scores, exchange,
+                                      at);
+  } else {
 #pragma unroll 1
-  for (int i = 0; i < whole; ++i) {
-    int const first_block = i * at_once;
-    if (tokens <= first_block * block_tokens) { return; }
-    attend_blocks<Tile, at_once>(tile, first_block, tokens - first_block * block_tokens, soft_cap,
-                                 queries, row, scores, exchange, at);
+    for (int i = 0; i < whole; ++i) {
+      int const first_block = i * at_once;
+      if (tokens <= first_block * block_tokens) { return; }
+      attend_some_blocks<Tile, at_once>(tile, first_block, tokens - first_block * block_tokens,
+                                        soft_cap, queries, row, scores, exchange, at);
+    }
   }
   if constexpr (rest > 0) {
     constexpr int first_block = whole * at_once;
     if (tokens <= first_block * block_tokens) { return; }
-    attend_blocks<Tile, rest>(tile, first_block, tokens - first_block * block_tokens, soft_cap,
-                              queries, row, scores, exchange, at);
+    attend_some_blocks<Tile, rest>(tile, first_block, tokens - first_block * block_tokens, soft_cap,
+                                   queries, row, scores, exchange, at);
   }
 }
 

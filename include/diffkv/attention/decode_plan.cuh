@@ -140,7 +140,7 @@ DIFFKV_KERNEL void __launch_bounds__(Tuning::threads)
   extern __shared__ std::uint32_t plan_ends[];
   std::uint32_t const layer = blockIdx.x / p.parts;
   std::uint32_t const part  = blockIdx.x % p.parts;
-  wait_for_previous();
+  wait_for_previous_alone();  // attention reads its plan before it waits
   std::uint32_t const num_rows = p.batch_size() * p.num_heads.divisor;
   plan_block<Layouts> const block{p, {p, shared, plan_ends, layer, num_rows}, part};
   if constexpr (AtOnce) {
@@ -152,6 +152,7 @@ DIFFKV_KERNEL void __launch_bounds__(Tuning::threads)
 #pragma unroll 1
     for (std::uint32_t i = threadIdx.x; i < p.num_ctas; i += blockDim.x) { p.arrivals[i] = 0; }
   }
+  __threadfence();
 }
 
 //! How many CTAs share a layer, and what each thread of them counts at a time.

@@ -12,14 +12,15 @@
 
 namespace diffkv::detail {
 
-//! Measured on an H200: about 100 KiB under way per multiprocessor, in two slots of each of 8 warps;
-//! more slots make the shares of the multiprocessors unequal.
+//! Measured on an H200: about 100 KiB under way per multiprocessor are enough; more make the shares of
+//! the multiprocessors unequal.
 struct decode_tuning_sm90 {
-  static constexpr int warps                    = 8;  //!< of a CTA, fewer where memory is short
-  static constexpr int slots                    = 2;  //!< tiles of a warp
-  static constexpr std::uint32_t most_tile_bytes = 9216;
-  static constexpr int most_heads_times_dim     = 2048;  //!< of a pass: sums in registers
-  static constexpr std::uint32_t few_parts      = 4;     //!< a warp merges them by itself
+  static constexpr int warps                       = 8;  //!< of a CTA, fewer where memory is short
+  static constexpr std::uint32_t most_tile_bytes   = 17408;  //!< a page of 16-bit keys and values
+  static constexpr std::uint32_t enough_tile_bytes = 9216;   //!< of small pages together
+  static constexpr std::uint32_t warp_tile_bytes   = 13312;  //!< of all slots of a warp, about
+  static constexpr int most_heads_times_dim        = 2048;   //!< of a pass: sums in registers
+  static constexpr std::uint32_t few_parts         = 4;      //!< a warp merges them by itself
 };
 
 template <class Config, class Variant>
@@ -30,23 +31,24 @@ struct decode_traits {
   using layouts = typename Config::layouts;
   using tuning  = decode_tuning_sm90;
 
-  static constexpr int head_dim     = layouts::head_dim;
-  static constexpr bool has_low     = layouts::has_low;
-  static constexpr int score_every  = Variant::score_every;
-  static constexpr bool has_scores  = score_every > 0;
+  static constexpr int head_dim         = layouts::head_dim;
+  static constexpr bool has_low         = layouts::has_low;
+  static constexpr int score_every      = Variant::score_every;
+  static constexpr bool has_scores      = score_every > 0;
   static constexpr bool needs_positions = has_scores || Variant::sliding_window;
-  static constexpr bool centred     = has(Config::conditioned, conditioning::centred);
-  static constexpr bool rotated     = has(Config::conditioned, conditioning::rotated);
+  static constexpr bool centred         = has(Config::conditioned, conditioning::centred);
+  static constexpr bool rotated         = has(Config::conditioned, conditioning::rotated);
 
   // Heads: a row is read once for as many q_heads as the sums of a warp have registers for.
   static constexpr int group_size = Variant::group_size;
   static constexpr int passes =
     ceil_div(group_size, min_of(16, tuning::most_heads_times_dim / head_dim));
   static constexpr int heads = ceil_div(group_size, passes);  //!< of a pass
-  static constexpr int sets  = ceil_div(heads, 4);            //!< of 4 heads: 8 columns, high and low
+  static constexpr int sets  = ceil_div(heads, 4);  //!< of 4 heads: 8 columns, high and low
 
   template <class Layout>
-  using tile_of  = decode_tile<Layout, needs_positions, tuning::most_tile_bytes>;
+  using tile_of =
+    decode_tile<Layout, needs_positions, tuning::most_tile_bytes, tuning::enough_tile_bytes>;
   using high_tile = tile_of<typename layouts::high>;
   using low_tile  = tile_of<typename layouts::low>;
   static constexpr element_order high_keys{head_dim, high_tile::key.groups};
@@ -55,11 +57,14 @@ struct decode_traits {
   static_assert(low_tile::value.groups == values.groups,
                 "decode attention wants the values of both tiers in as many scale groups");
 
-  static constexpr std::uint32_t slot_bytes = round_up(
-    max_of(high_tile::bytes, has_low ? low_tile::bytes : 0u), 128u);
+  static constexpr std::uint32_t slot_bytes =
+    round_up(max_of(high_tile::bytes, has_low ? low_tile::bytes : 0u), 128u);
+  //! Tiles of a warp: one at hand, the others on their way.
+  static constexpr int slots = static_cast<int>(
+    min_of(4u, max_of(2u, (tuning::warp_tile_bytes + slot_bytes / 2) / slot_bytes)));
 
-  // A partial result: sums [heads, head_dim], (maximum, sum) [heads], scale * q.c [heads] where keys
-  // are centred, candidates [2, places].
+  // A partial result: sums [heads, head_dim], (maximum, sum) [heads], scale * q.c [heads] where
+  // keys are centred, candidates [2, places].
   static constexpr int candidate_places = has_scores ? max_of(1, score_every) : 0;
   static constexpr int part_states      = heads * head_dim;  //!< float offset
   static constexpr int part_offsets     = part_states + 2 * heads;
@@ -70,17 +75,16 @@ struct decode_traits {
 
   // Shared memory of a warp. The last part of its range lies where its tiles were.
   static constexpr std::uint32_t ring_bytes =
-    round_up(max_of(slot_bytes * tuning::slots, part_bytes), 128u);
+    round_up(max_of(slot_bytes * slots, part_bytes), 128u);
   //! Vectors that are rotated by way of shared memory, where a rotation has several blocks.
-  static constexpr bool stages_rotation = rotated && rotation_block(head_dim) != head_dim;
+  static constexpr bool stages_rotation      = rotated && rotation_block(head_dim) != head_dim;
   static constexpr std::uint32_t stage_bytes = stages_rotation ? 4u * 4u * head_dim : 0u;
   //! Candidates of the row at hand.
   static constexpr std::uint32_t record_bytes =
     round_up(12u * num_stored_tiers * candidate_places, 16u);
-  static constexpr std::uint32_t note_bytes = 32u * tuning::slots;
+  static constexpr std::uint32_t note_bytes = 32u * slots;
   static constexpr std::uint32_t warp_bytes =
-    round_up(ring_bytes + part_bytes + stage_bytes + record_bytes + note_bytes + 8u * tuning::slots,
-             128u);
+    round_up(ring_bytes + part_bytes + stage_bytes + record_bytes + note_bytes + 8u * slots, 128u);
 
   [[nodiscard]] static constexpr std::uint32_t shared_bytes(std::uint32_t warps) noexcept
   {

@@ -20,14 +20,12 @@ struct key_block {
 
   __device__ void load(std::uint32_t tile, int block, fragment_lane at) noexcept
   {
-    auto const b = static_cast<std::uint32_t>(block);
-    load_fragment(words, tile + Tile::key_codes + b * Tile::key_block_bytes, at.lane);
+    load_fragment(words, tile + Tile::template at<Tile::key_codes>(block), at.lane);
     if constexpr (Tile::key.is_quantised()) {
+      std::uint32_t const metadata = tile + Tile::template at<Tile::key_metadata>(block);
 #pragma unroll
       for (int i = 0; i < Tile::key.groups; ++i) {
-        load_shared(affine[i],
-                    tile + Tile::key_metadata +
-                      static_cast<std::uint32_t>((block * Tile::key.groups + i) * 64 + at.g * 8));
+        load_shared(affine[i], metadata + static_cast<std::uint32_t>(i * 64 + at.g * 8));
       }
     }
   }
@@ -56,8 +54,9 @@ struct key_block {
 
 //! What the code of row g + 8 counts for, in a byte that has both.
 template <class Tile>
-inline constexpr float second_row_unit =
-  Tile::key.bits == 4 ? 1.0f / 16 : Tile::key.bits == 2 ? 1.0f / 4 : 1.0f;
+inline constexpr float second_row_unit = Tile::key.bits == 4   ? 1.0f / 16
+                                         : Tile::key.bits == 2 ? 1.0f / 4
+                                                               : 1.0f;
 
 //! Logits of tokens g and g + 8 for head 4 s + t, in units of 1 / factor.
 template <class Tile, int Sets>
@@ -91,8 +90,7 @@ __device__ void multiply(key_block<Tile> const& keys,
       float const sum  = queries.sums[k][i];
       float const rest = i == 0 ? affine_0.y * sum : fmaf(affine_0.y, sum, x[k][0]);
       x[k][0]          = fmaf(affine_0.x, f0, rest);
-      x[k][1] =
-        fmaf(affine_1.x, f1, i == 0 ? affine_1.y * sum : fmaf(affine_1.y, sum, x[k][1]));
+      x[k][1] = fmaf(affine_1.x, f1, i == 0 ? affine_1.y * sum : fmaf(affine_1.y, sum, x[k][1]));
     }
   }
 }

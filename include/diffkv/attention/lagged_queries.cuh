@@ -23,8 +23,14 @@ struct lag_columns {
   static constexpr int octets    = ceil_div(total, 8);
   static constexpr int per_query = heads <= 4 ? 1 : heads / 8;  //!< octets; 4 heads: half of one
 
-  [[nodiscard]] static DIFFKV_HOST_DEVICE constexpr int query(int column) noexcept { return column / heads; }
-  [[nodiscard]] static DIFFKV_HOST_DEVICE constexpr int head(int column) noexcept { return column % heads; }
+  [[nodiscard]] static DIFFKV_HOST_DEVICE constexpr int query(int column) noexcept
+  {
+    return column / heads;
+  }
+  [[nodiscard]] static DIFFKV_HOST_DEVICE constexpr int head(int column) noexcept
+  {
+    return column % heads;
+  }
 };
 
 //! Queries of one rounding against the keys of one format.
@@ -134,8 +140,8 @@ struct lagged_queries {
           float const unit    = r == 0 ? 1.0f : second_row_unit<Tile>;
 #pragma unroll
           for (int n = 0; n < 2; ++n) {
-            float const zero = g == 0 ? affine.y * sums[i][n][g]
-                                      : fmaf(affine.y, sums[i][n][g], x[r][n]);
+            float const zero =
+              g == 0 ? affine.y * sums[i][n][g] : fmaf(affine.y, sums[i][n][g], x[r][n]);
             x[r][n] = fmaf(affine.x * unit, static_cast<float>(c[2 * r + n]), zero);
           }
         }

@@ -5,7 +5,7 @@
 //! @file
 //! Copies of page parts into shared memory that run while a warp computes: bulk copies where the
 //! architecture has them (sm_90 and later), 16-byte asynchronous copies elsewhere.
-//! Read before this: attention/tensor_core.cuh.  Read next: attention/decode_tile.cuh.
+//! Read before this: attention/tensor_core.cuh.  Read next: attention/decode_tile.hpp.
 #include <diffkv/attention/tensor_core.cuh>
 
 #include <cstddef>
@@ -44,10 +44,10 @@ struct page_stream {
   {
     if constexpr (has_bulk_copy) {
       if (lane == 0) {
-        asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(barriers +
-                                                                                      8u * slot),
-                     "r"(bytes)
-                     : "memory");
+        asm volatile(
+          "mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(barriers + 8u * slot),
+          "r"(bytes)
+          : "memory");
       }
     }
   }

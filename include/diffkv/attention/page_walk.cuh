@@ -13,7 +13,7 @@ namespace diffkv::detail {
 //! What is known of a row when its first tile is asked for, left for when that has come. In shared
 //! memory, one for each slot.
 struct alignas(16) row_note {
-  std::uint32_t index;  //!< row of the launch
+  std::uint32_t index;    //!< row of the launch
   std::uint32_t ordinal;  //!< of its first page in this warp
   std::uint32_t pages;    //!< of the row
   std::uint32_t flags;    //!< row_flag
@@ -24,54 +24,25 @@ inline constexpr std::uint32_t stored     = 1;  //!< as in planned_row
 inline constexpr std::uint32_t catches_up = 2;
 }  // namespace row_flag
 
-//! What is known of a tile, in a word: tokens, flags, and the block of the page where it begins.
+//! What is known of a tile, in a word.
 struct tile_note {
   std::uint32_t word = 0;
 
-  static constexpr std::uint32_t low       = 1u << 16;  //!< tier
-  static constexpr std::uint32_t begins    = 1u << 17;  //!< first of its row in this warp
-  static constexpr std::uint32_t ends_page = 1u << 18;
-  static constexpr std::uint32_t ends      = 1u << 19;  //!< last of its row in this warp
+  static constexpr std::uint32_t low      = 1u << 16;  //!< tier
+  static constexpr std::uint32_t begins   = 1u << 17;  //!< first of its row in this warp
+  static constexpr std::uint32_t ends     = 1u << 18;  //!< last of its row in this warp
+  static constexpr std::uint32_t pages_at = 20;  //!< from here four bits: pages that end in it
+  static constexpr std::uint32_t block_at = 24;  //!< from here: block of the page where it begins
 
   [[nodiscard]] __device__ int tokens() const noexcept { return static_cast<int>(word & 0xFFFFu); }
-  [[nodiscard]] __device__ std::uint32_t block() const noexcept { return word >> 20; }
+  [[nodiscard]] __device__ std::uint32_t pages() const noexcept { return word >> pages_at & 0xFu; }
+  [[nodiscard]] __device__ std::uint32_t block() const noexcept { return word >> block_at; }
   [[nodiscard]] __device__ bool is(std::uint32_t flag) const noexcept { return (word & flag) != 0; }
 };
 
-//! The part of a copy for which all constants are known.
-template <class Tile, class Stream>
-__device__ void copy_tile(Stream const& stream, int slot, std::uint32_t to, std::byte const* page,
-                          std::uint32_t tokens, std::uint32_t first_block, bool all_segments,
-                          tile_geometry const& cut, int lane) noexcept
-{
-  constexpr std::uint32_t read_bytes =
-    Tile::cut.segments[3].in_tile +
-    Tile::cut.segments[3].per_block * static_cast<std::uint32_t>(Tile::tile_blocks);
-  bool const everything = Tile::with_scores && all_segments;
-  if (Tile::tiles_per_page == 1 && tokens > Tile::tile_tokens - block_tokens) {
-    std::uint32_t const bytes = everything ? Tile::bytes : read_bytes;
-    stream.begin(slot, bytes, lane);
-    stream.copy(slot, to, page, bytes, lane);  // the page from its first byte on
-  } else {
-    std::uint32_t const blocks = ceil_div(tokens, static_cast<std::uint32_t>(block_tokens));
-    int const segments         = everything ? Tile::cut.num_read : 4;
-    std::uint32_t bytes        = 0;
-#pragma unroll 1
-    for (int s = 0; s < segments; ++s) { bytes += cut.segments[s].per_block * blocks; }
-    stream.begin(slot, bytes, lane);
-#pragma unroll 1
-    for (int s = 0; s < segments; ++s) {
-      tile_segment const& segment = cut.segments[s];
-      stream.copy(slot, to + segment.in_tile,
-                  page + segment.in_page + segment.per_block * first_block,
-                  segment.per_block * blocks, lane);
-    }
-  }
-  stream.end();
-}
-
 //! Row descriptions are read two rows ahead and page ids one row (or 32 pages) ahead, so that no tile
-//! waits for them. A run is the pages of one tier of a row.
+//! waits for them. A run is the pages of one tier of a row. Within a run nearly all tiles are alike:
+//! they are counted ahead, and asking for one of them is short.
 template <class Traits, class T, class Out>
 struct page_walk {
   using high_tile = typename Traits::high_tile;
@@ -80,20 +51,23 @@ struct page_walk {
   decode_params<Traits, T, Out> const& p;
   int lane;
   std::uint32_t index;  //!< row of the launch
-  std::uint32_t left;   //!< pages of the warp that were not asked for
+  std::uint32_t left;   //!< pages of the warp that were not asked for, nor counted as alike
   planned_row row;
   planned_row next_row{};
   planned_row row_after{};
-  page_id ids;             //!< of pages window + lane of the row
-  page_id ids_ahead{};     //!< 32 further ones
-  page_id next_ids{};      //!< first ones of the next row
+  page_id ids;          //!< of pages window + lane of the row
+  page_id ids_ahead{};  //!< 32 further ones
+  page_id next_ids{};   //!< first ones of the next row
   std::uint32_t window;
-  std::uint32_t cursor = 0;      //!< next page: window + cursor
-  std::uint32_t run_left = 0;    //!< pages of the run
+  std::uint32_t cursor      = 0;  //!< next page: window + cursor
+  std::uint32_t run_left    = 0;  //!< pages of the run, as `left`
   std::uint32_t last_tokens = 0;  //!< of its last page
-  std::uint32_t tile = 0;        //!< of the page
-  bool is_low        = false;
-  bool begins        = true;  //!< no tile of this row was asked for
+  std::uint32_t alike       = 0;  //!< tiles of the run to come that are whole, and not the last
+  std::uint32_t tile        = 0;  //!< of the page
+  bool is_low               = false;
+  bool begins               = true;   //!< no tile of this row was asked for
+  bool knows_ids            = false;  //!< look_ahead was called
+  bool goes_on              = false;  //!< look_at_next_row is due
 
   __device__ page_walk(decode_params<Traits, T, Out> const& params_of_launch,
                        warp_range const& range, int lane_of_thread) noexcept
@@ -110,25 +84,24 @@ struct page_walk {
 
   [[nodiscard]] __device__ bool has_more() const noexcept { return left > 0; }
 
-  //! Reads what the walk will need; the first tile is asked for before this.
+  //! Reads what the walk will need; the first tile, of one page, is asked for before this.
   __device__ void look_ahead() noexcept
   {
     if (left == 0) { return; }
-    std::uint32_t const of_row = pages_of(row) - window;
-    ids                        = id_at(row, window + static_cast<std::uint32_t>(lane));
-    ids_ahead                  = id_at(row, window + 32u + static_cast<std::uint32_t>(lane));
+    std::uint32_t const of_row     = pages_of(row) - window;
     std::uint32_t const warp_pages = left + cursor;
-    if (warp_pages > of_row) {
-      next_row = row_at(index + 1);
-      if (warp_pages > of_row + pages_of(next_row)) { row_after = row_at(index + 2); }
-      next_ids = id_at(next_row, static_cast<std::uint32_t>(lane));
-    }
+    ids                            = id_at(row, window + static_cast<std::uint32_t>(lane));
+    ids_ahead                      = id_at(row, window + 32u + static_cast<std::uint32_t>(lane));
+    if (warp_pages > of_row) { next_row = row_at(index + 1); }  // and what that leads to, later
+    goes_on   = warp_pages > of_row;
+    knows_ids = true;
+    count_alike();
   }
 
   //! Asks for the next tile.
   //! @param slot_address  where it goes
   //! @param note          what is left for the one who computes, if a row begins
-  //! @param page          likewise
+  //! @param page          first page of the tile
   //! @pre has_more; look_ahead was called, unless this is the first request
   //! @threads one warp; followed by __syncwarp before the note is read
   template <class Stream>
@@ -136,49 +109,49 @@ struct page_walk {
                                              std::uint32_t slot_address, row_note* note,
                                              page_id& page) noexcept
   {
+    if (alike > 0) {
+      --alike;
+      page = Traits::has_low && is_low ? copy_alike<low_tile>(stream, slot, slot_address)
+                                       : copy_alike<high_tile>(stream, slot, slot_address);
+      return {Traits::has_low && is_low ? whole_note<low_tile> | tile_note::low
+                                        : whole_note<high_tile>};
+    }
+    if (goes_on) { look_at_next_row(); }
     if (run_left == 0 || cursor == 32) { move(); }
-    page = page_id{
-      __shfl_sync(0xFFFF'FFFFu, static_cast<std::uint32_t>(ids), static_cast<int>(cursor))};
-    std::byte const* const from =
-      p.cache.pool.base + std::size_t{Traits::layouts::page_bytes} * static_cast<std::uint32_t>(page);
-    // Without scores to update, scores and positions stay where they are.
-    bool const all_segments =
-      Traits::variant::sliding_window || (Traits::has_scores && row.catches_up != 0);
+    page = id_of(cursor);
     tile_note made;
     if (Traits::has_low && is_low) {
-      made = cut<low_tile>();
-      copy_tile<low_tile>(stream, slot, slot_address, from,
-                          static_cast<std::uint32_t>(made.tokens()), made.block(), all_segments,
-                          p.cut[1], lane);
-      made.word |= tile_note::low;
+      made.word = copy_next<low_tile>(stream, slot, slot_address, p.cut[1]) | tile_note::low;
     } else {
-      made = cut<high_tile>();
-      copy_tile<high_tile>(stream, slot, slot_address, from,
-                           static_cast<std::uint32_t>(made.tokens()), made.block(), all_segments,
-                           p.cut[0], lane);
+      made.word = copy_next<high_tile>(stream, slot, slot_address, p.cut[0]);
     }
     if (begins) {
       made.word |= tile_note::begins;
-      begins = false;
       if (lane == 0) {
         *note = row_note{index, window + cursor, pages_of(row),
                          (row.stored != 0 ? row_flag::stored : 0u) |
                            (row.catches_up != 0 ? row_flag::catches_up : 0u)};
       }
     }
-    if (!made.is(tile_note::ends_page)) {
-      ++tile;
-      return made;
+    std::uint32_t const pages = made.pages();
+    if (pages > 0 && (left == pages || (run_left == pages && (is_low || row.low == 0)))) {
+      made.word |= tile_note::ends;
     }
-    if (left == 1 || (run_left == 1 && (is_low || row.low == 0))) { made.word |= tile_note::ends; }
-    tile = 0;
-    ++cursor;
-    --run_left;
-    --left;
+    tile = pages > 0 ? 0 : tile + 1;
+    cursor += pages;
+    run_left -= pages;
+    left -= pages;
+    begins = false;
+    if (knows_ids) { count_alike(); }
     return made;
   }
 
  private:
+  template <class Tile>
+  static constexpr std::uint32_t whole_note = static_cast<std::uint32_t>(Tile::tile_tokens) |
+                                              static_cast<std::uint32_t>(Tile::pages_per_tile)
+                                                << tile_note::pages_at;
+
   template <class Tile>
   [[nodiscard]] static __device__ std::uint32_t pages_for(std::uint32_t tokens) noexcept
   {
@@ -190,7 +163,7 @@ struct page_walk {
   }
   [[nodiscard]] __device__ planned_row row_at(std::uint32_t i) const noexcept
   {
-    uint4 const bits = *reinterpret_cast<uint4 const*>(&p.row(i));
+    uint4 const bits = *reinterpret_cast<uint4 const*>(p.rows + i);
     return {bits.x, bits.y, bits.z, static_cast<std::uint16_t>(bits.w & 0xFFFFu),
             static_cast<std::uint16_t>(bits.w >> 16)};
   }
@@ -199,23 +172,102 @@ struct page_walk {
     std::uint32_t const high = pages_for<high_tile>(r.high);
     bool const is_high       = i < high;
     if (!is_high && i - high >= pages_for<low_tile>(r.low)) { return no_page; }
-    return p.cache.table.entry(r.row, is_high ? tier::high : tier::low, is_high ? i : i - high);
+    return p.table.entry(r.row, is_high ? tier::high : tier::low, is_high ? i : i - high);
+  }
+  [[nodiscard]] __device__ page_id id_of(std::uint32_t from) const noexcept
+  {
+    return page_id{
+      __shfl_sync(0xFFFF'FFFFu, static_cast<std::uint32_t>(ids), static_cast<int>(from))};
+  }
+  [[nodiscard]] __device__ std::byte const* address_of(page_id id) const noexcept
+  {
+    return p.pages + std::size_t{Traits::layouts::page_bytes} * static_cast<std::uint32_t>(id);
+  }
+  //! Whether scores and positions come along.
+  [[nodiscard]] __device__ bool wants_scores() const noexcept
+  {
+    return Traits::variant::sliding_window || (Traits::has_scores && row.catches_up != 0);
   }
 
-  //! The present tile of the present page, without what is known of the row.
-  template <class Tile>
-  [[nodiscard]] __device__ tile_note cut() const noexcept
+  //! A tile of whole pages.  @return its first page
+  template <class Tile, class Stream>
+  [[nodiscard]] __device__ page_id copy_alike(Stream const& stream, int slot,
+                                              std::uint32_t to) noexcept
+  {
+    std::uint32_t const bytes =
+      Tile::with_scores && wants_scores() ? Tile::page_bytes : Tile::read_bytes;
+    page_id const first = id_of(cursor);
+    stream.begin(slot, bytes * Tile::pages_per_tile, lane);
+    stream.copy(slot, to, address_of(first), bytes, lane);
+#pragma unroll
+    for (int i = 1; i < Tile::pages_per_tile; ++i) {
+      auto const n = static_cast<std::uint32_t>(i);
+      stream.copy(slot, to + n * Tile::page_stride, address_of(id_of(cursor + n)), bytes, lane);
+    }
+    stream.end();
+    cursor += Tile::pages_per_tile;
+    return first;
+  }
+
+  //! Any tile.  @return its note, without what is known of the row
+  template <class Tile, class Stream>
+  [[nodiscard]] __device__ std::uint32_t copy_next(Stream const& stream, int slot, std::uint32_t to,
+                                                   tile_geometry const& cut) const noexcept
   {
     constexpr auto page_tokens = static_cast<std::uint32_t>(Tile::page_tokens);
-    constexpr auto tile_tokens = static_cast<std::uint32_t>(Tile::tile_tokens);
-    std::uint32_t const tokens = run_left == 1 ? last_tokens : page_tokens;
-    if constexpr (Tile::tiles_per_page == 1) {
-      return {tokens | tile_note::ends_page};
-    } else {
-      std::uint32_t const rest = tokens - tile * tile_tokens;
-      return {min_of(rest, tile_tokens) | (rest <= tile_tokens ? tile_note::ends_page : 0u) |
-              (tile * tile_tokens / block_tokens) << 20};
+    constexpr auto part_tokens = static_cast<std::uint32_t>(Tile::part_blocks * block_tokens);
+    // Before look_ahead one id is at hand.
+    std::uint32_t const pages =
+      Tile::pages_per_tile == 1 || !knows_ids
+        ? 1u
+        : min_of(min_of(static_cast<std::uint32_t>(Tile::pages_per_tile), 32u - cursor),
+                 min_of(run_left, left));
+    bool const everything     = Tile::with_scores && wants_scores();
+    std::uint32_t const first = tile * part_tokens;  // token of the page
+    // All pages but the run's last one are full.
+    std::uint32_t const rest        = (run_left == pages ? last_tokens : page_tokens) - first;
+    std::uint32_t const tokens      = min_of(rest, part_tokens);  // of the last page
+    std::uint32_t const blocks      = ceil_div(tokens, static_cast<std::uint32_t>(block_tokens));
+    std::uint32_t const whole_bytes = everything ? Tile::page_bytes : Tile::read_bytes;
+    std::uint32_t const last_bytes =
+      blocks * (everything ? Tile::block_bytes : Tile::read_block_bytes);
+    stream.begin(slot, (pages - 1) * whole_bytes + last_bytes, lane);
+    for (std::uint32_t i = 0; i + 1 < pages; ++i) {
+      stream.copy(slot, to + i * Tile::page_stride, address_of(id_of(cursor + i)), whole_bytes,
+                  lane);
     }
+    std::byte const* const from = address_of(id_of(cursor + pages - 1));
+    std::uint32_t const last_to = to + (pages - 1) * Tile::page_stride;
+    if (Tile::tiles_per_page == 1 && blocks == static_cast<std::uint32_t>(Tile::part_blocks)) {
+      stream.copy(slot, last_to, from, last_bytes, lane);  // the page from its first byte on
+    } else {
+#pragma unroll 1
+      for (int s = 0; s < (everything ? Tile::cut.num_read : 4); ++s) {
+        tile_segment const& segment = cut.segments[s];
+        stream.copy(slot, last_to + segment.in_tile,
+                    from + segment.in_page + segment.per_block * (first / block_tokens),
+                    segment.per_block * blocks, lane);
+      }
+    }
+    stream.end();
+    return ((pages - 1) * page_tokens + tokens) |
+           (tokens == rest ? pages : 0u) << tile_note::pages_at |
+           (first / block_tokens) << tile_note::block_at;
+  }
+
+  //! Tiles that are whole, of one run, not its last nor the warp's, and whose ids are at hand.
+  __device__ void count_alike() noexcept
+  {
+    std::uint32_t pages_per_tile = high_tile::pages_per_tile;
+    bool parts                   = high_tile::tiles_per_page > 1;
+    if (Traits::has_low && is_low) {
+      pages_per_tile = low_tile::pages_per_tile;
+      parts          = low_tile::tiles_per_page > 1;
+    }
+    if (parts || run_left == 0 || left == 0) { return; }
+    alike = min_of(min_of(run_left, left) - 1u, 32u - cursor) / pages_per_tile;
+    run_left -= alike * pages_per_tile;
+    left -= alike * pages_per_tile;
   }
 
   //! The run that page `ordinal` of the row belongs to.
@@ -226,11 +278,21 @@ struct page_walk {
     if (is_low) {
       std::uint32_t const low = pages_for<low_tile>(row.low);
       run_left                = high + low - ordinal;
-      last_tokens             = row.low - (low - 1) * static_cast<std::uint32_t>(low_tile::page_tokens);
+      last_tokens = row.low - (low - 1) * static_cast<std::uint32_t>(low_tile::page_tokens);
     } else {
       run_left    = high - ordinal;
       last_tokens = row.high - (high - 1) * static_cast<std::uint32_t>(high_tile::page_tokens);
     }
+  }
+
+  //! The rest of look_ahead, once the next row's description has come.
+  //! @pre the warp goes on with the next row
+  __device__ void look_at_next_row() noexcept
+  {
+    goes_on                    = false;
+    std::uint32_t const of_row = pages_of(row) - window - cursor;
+    if (left > of_row + pages_of(next_row)) { row_after = row_at(index + 2); }
+    next_ids = id_at(next_row, static_cast<std::uint32_t>(lane));
   }
 
   //! On to the next run or row, or further page ids.

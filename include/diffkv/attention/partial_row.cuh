@@ -31,7 +31,10 @@ template <class Traits>
 struct partial_row {
   float* at = nullptr;
 
-  [[nodiscard]] __device__ float* out(int head) const noexcept { return at + head * Traits::head_dim; }
+  [[nodiscard]] __device__ float* out(int head) const noexcept
+  {
+    return at + head * Traits::head_dim;
+  }
   [[nodiscard]] __device__ float2& state(int head) const noexcept
   {
     return reinterpret_cast<float2*>(at + Traits::part_states)[head];
@@ -114,7 +117,7 @@ __device__ void merge_heads(merged_head<Traits> (&merged)[Heads], int first, std
   auto const state_of    = [&](std::uint32_t i, int n) {
     partial_row<Traits> const from = i < count ? part(i) : partial_row<Traits>{};
     return from.at != nullptr ? from.state(first + n)
-                              : float2{row_accumulator<Traits>::lowest_reference, 0.0f};
+                                 : float2{row_accumulator<Traits>::lowest_reference, 0.0f};
   };
 #pragma unroll
   for (int n = 0; n < Heads; ++n) {

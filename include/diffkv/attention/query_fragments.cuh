@@ -65,7 +65,8 @@ __device__ void load_eight(T const* from, bool whole, float* x) noexcept
 //! @param from   null: no vector
 //! @param whole  `from` and its multiples of eight elements are aligned to 16 bytes
 template <class Share, class T>
-__device__ void load_share(T const* from, bool whole, int owner, float (&x)[Share::elements]) noexcept
+__device__ void load_share(T const* from, bool whole, int owner,
+                           float (&x)[Share::elements]) noexcept
 {
   static_assert(Share::per_group % 8 == 0 || Share::per_group == 4, "shares are read by eights");
   constexpr int step = Share::per_group % 8 == 0 ? 8 : 4;
@@ -90,8 +91,8 @@ __device__ void load_share(T const* from, bool whole, int owner, float (&x)[Shar
 //! @param stage  shared memory of the warp for the vectors, where the rotation has several blocks
 //! @threads one warp
 template <int HeadDim, int Groups, int Owners, int FirstMask>
-__device__ void rotate_share(float (&x)[vector_share<HeadDim, Groups, Owners>::elements], float* stage,
-                             int lane) noexcept
+__device__ void rotate_share(float (&x)[vector_share<HeadDim, Groups, Owners>::elements],
+                             float* stage, int lane) noexcept
 {
   using share = vector_share<HeadDim, Groups, Owners>;
   if constexpr (rotation_block(HeadDim) == HeadDim) {
@@ -166,10 +167,10 @@ template <int N>
   for (int e = 0; e < 4; ++e) { r[e] = __float_as_uint(fmaf(x[e], factor, magic)); }
   return __byte_perm(__byte_perm(r[0], r[1], selector), __byte_perm(r[2], r[3], selector), 0x5410u);
 }
-inline constexpr float integer_magic         = 12582912.0f;  // 1.5 * 2^23
-inline constexpr std::uint32_t low_bytes     = 0x0040u;
-inline constexpr std::uint32_t second_bytes  = 0x0051u;
-inline constexpr float query_code_limit      = 32512.0f;  //!< 127 * 256
+inline constexpr float integer_magic        = 12582912.0f;  // 1.5 * 2^23
+inline constexpr std::uint32_t low_bytes    = 0x0040u;
+inline constexpr std::uint32_t second_bytes = 0x0051u;
+inline constexpr float query_code_limit     = 32512.0f;  //!< 127 * 256
 
 //! Columns of 16-bit queries against codes: of head 4 s + g / 2 the high byte where g is even, the low
 //! byte where it is odd. logit = factor * sum over groups of (scale * product + zero * sum).
@@ -179,7 +180,7 @@ struct code_queries {
   static constexpr int steps = share::elements / 8;
 
   std::uint32_t columns[Sets][steps][2];
-  float factor[Sets];       //!< of head 4 s + t
+  float factor[Sets];        //!< of head 4 s + t
   float sums[Sets][Groups];  //!< of head 4 s + t, in units of 1 / factor
 
   //! @param x     a lane's share of head 4 s + g / 2, scaled
@@ -193,7 +194,8 @@ struct code_queries {
     float const magic    = low ? integer_magic : integer_magic + 128.0f;
 #pragma unroll
     for (int w = 0; w < share::elements / 4; ++w) {
-      columns[s][w / 2][w % 2] = pack_codes(x + 4 * w, scale, magic, low ? low_bytes : second_bytes);
+      columns[s][w / 2][w % 2] =
+        pack_codes(x + 4 * w, scale, magic, low ? low_bytes : second_bytes);
     }
 #pragma unroll
     for (int g = 0; g < Groups; ++g) {
@@ -203,8 +205,8 @@ struct code_queries {
       sums[s][g] = __shfl_sync(0xFFFF'FFFFu, sum_over_t(sum) * scale, 8 * at.t);
     }
     // Never 0: a token that is left out has a logit of -inf.
-    factor[s] = fmaxf(
-      __shfl_sync(0xFFFF'FFFFu, greatest * (unit / query_code_limit), 8 * at.t), 1e-20f);
+    factor[s] =
+      fmaxf(__shfl_sync(0xFFFF'FFFFu, greatest * (unit / query_code_limit), 8 * at.t), 1e-20f);
   }
 };
 
@@ -237,17 +239,16 @@ struct f16_queries {
     float const scale    = f16_normaliser(greatest);
 #pragma unroll
     for (int w = 0; w < share::elements / 2; ++w) {
-      columns[s][w / 2][w % 2] =
-        pack_f16(x[2 * w] * scale, x[2 * w + 1] * scale, at.g % 2 != 0);
+      columns[s][w / 2][w % 2] = pack_f16(x[2 * w] * scale, x[2 * w + 1] * scale, at.g % 2 != 0);
     }
-    factor[s] = fmaxf(
-      __shfl_sync(0xFFFF'FFFFu, greatest > 0.0f ? unit / scale : 0.0f, 8 * at.t), 1e-20f);
+    factor[s] =
+      fmaxf(__shfl_sync(0xFFFF'FFFFu, greatest > 0.0f ? unit / scale : 0.0f, 8 * at.t), 1e-20f);
   }
 };
 
 template <class Tile, int Sets>
-using queries_for = std::conditional_t<Tile::key.is_quantised(),
-                                       code_queries<Tile::head_dim, Tile::key.groups, Sets>,
-                                       f16_queries<Tile::head_dim, Sets>>;
+using queries_for =
+  std::conditional_t<Tile::key.is_quantised(), code_queries<Tile::head_dim, Tile::key.groups, Sets>,
+                     f16_queries<Tile::head_dim, Sets>>;
 
 }  // namespace diffkv::detail

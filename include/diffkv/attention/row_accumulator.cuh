@@ -76,8 +76,8 @@ struct row_accumulator {
 //! too, and stays.
 //! @param logits  in units of 1 / factor; -inf: left out
 template <int Tokens, class Traits>
-__device__ void weigh_tokens(row_accumulator<Traits>& row, int s, float const (&logits)[Tokens], float factor,
-                             float (&weights)[Tokens]) noexcept
+__device__ void weigh_tokens(row_accumulator<Traits>& row, int s, float const (&logits)[Tokens],
+                             float factor, float (&weights)[Tokens]) noexcept
 {
   constexpr float most = 1.0995116e12f;
   auto const weigh     = [&] {

@@ -4,7 +4,7 @@
 
 //! @file
 //! Rows that several warps have read: who comes last merges, within a CTA, then over the CTAs.
-//! Read before this: attention/page_walk.cuh.  Read next: attention/decode.cuh.
+//! Read before this: attention/page_walk.cuh.  Read next: attention/decode_warp.cuh.
 //!
 //! Code that runs once or twice a warp and is fetched cold: kept small and out of line.
 #include <diffkv/attention/page_walk.cuh>
@@ -35,22 +35,41 @@ struct decode_cta {
 template <class Traits>
 struct decode_place {
   decode_cta<Traits>* cta;
-  std::byte* shared;      //!< of the CTA
-  float* partials;        //!< of the workspace
-  std::uint32_t warp;     //!< of the CTA
-  std::uint32_t warps;    //!< of a CTA
+  std::byte* shared;  //!< of the CTA
+  float* partials;    //!< of the workspace
+  divider num_warps;  //!< of the launch
   std::uint32_t ctas;
-  std::uint32_t total;    //!< pages of the layer
+  std::uint32_t warp;   //!< of the CTA
+  std::uint32_t warps;  //!< of a CTA
+  std::uint32_t total;  //!< pages of the layer
+  std::uint32_t each;   //!< total / num_warps
+  std::uint32_t rest;   //!< what is left
 
-  //! share_begin without 64-bit divisions.  @pre at most 65535 warps
+  __device__ decode_place(decode_cta<Traits>* shared_cta, std::byte* shared_memory,
+                          float* parts_of_ctas, divider warps_of_launch, std::uint32_t num_ctas,
+                          std::uint32_t num_pages) noexcept
+    : cta{shared_cta},
+      shared{shared_memory},
+      partials{parts_of_ctas},
+      num_warps{warps_of_launch},
+      ctas{num_ctas},
+      warp{threadIdx.x / 32},
+      warps{blockDim.x / 32},
+      total{num_pages},
+      each{num_warps.quotient(num_pages)},
+      rest{num_pages - each * num_warps.divisor}
+  {}
+
+  //! share_begin without a division.  @pre at most most_warps warps
   [[nodiscard]] __device__ std::uint32_t begin_of_warp(std::uint32_t w) const noexcept
   {
-    std::uint32_t const num_warps = ctas * warps;
-    return w * (total / num_warps) + w * (total % num_warps) / num_warps;
+    return w * each + num_warps.quotient(w * rest);
   }
+  //! share_of; 64 bits are slow and seldom needed.
   [[nodiscard]] __device__ std::uint32_t warp_of(std::uint32_t page) const noexcept
   {
-    return share_of(total, page, ctas * warps);
+    std::uint32_t const n = num_warps.divisor;
+    return each < 0xFFFF'FFFFu / n / n ? ((page + 1) * n - 1) / total : share_of(total, page, n);
   }
   [[nodiscard]] __device__ std::uint32_t begin_of_cta(std::uint32_t c) const noexcept
   {
@@ -72,7 +91,8 @@ struct decode_place {
     return {reinterpret_cast<float*>(memory_of(w) + Traits::ring_bytes)};
   }
   //! What CTA c leaves of a row: of the one that begins in it, or of the one that began before.
-  [[nodiscard]] __device__ partial_row<Traits> part_of_cta(std::uint32_t c, bool begins) const noexcept
+  [[nodiscard]] __device__ partial_row<Traits> part_of_cta(std::uint32_t c,
+                                                           bool begins) const noexcept
   {
     return {partials + (std::size_t{2} * c + (begins ? 1 : 0)) * Traits::part_floats};
   }
@@ -92,7 +112,7 @@ struct decode_place {
   }
   [[nodiscard]] __device__ std::uint32_t barriers() const noexcept
   {
-    return shared_address(notes() + Traits::tuning::slots);
+    return shared_address(notes() + Traits::slots);
   }
 };
 
@@ -100,8 +120,8 @@ struct decode_place {
 template <class Traits>
 struct part_list {
   decode_place<Traits> at;
-  bool of_ctas;          //!< else of the warps of a CTA
-  std::uint32_t first;   //!< warp or CTA of part 0
+  bool of_ctas;         //!< else of the warps of a CTA
+  std::uint32_t first;  //!< warp or CTA of part 0
   std::uint32_t step;
   std::uint32_t count;
   std::uint32_t first_cta;  //!< of CTAs: where the row begins
@@ -111,7 +131,7 @@ struct part_list {
   [[nodiscard]] __device__ partial_row<Traits> operator()(std::uint32_t i) const noexcept
   {
     std::uint32_t const n = first + i * step;
-    if (at.total < at.ctas * at.warps) {  // else all have some
+    if (at.each == 0) {  // else all have some
       std::uint32_t const w = of_ctas ? n * at.warps : blockIdx.x * at.warps + n;
       if (at.begin_of_warp(w) == at.begin_of_warp(w + (of_ctas ? at.warps : 1u))) { return {}; }
     }
@@ -129,16 +149,16 @@ __device__ __noinline__ void merge_row(decode_params<Traits, T, Out> const& p, P
                                        std::uint32_t count, partial_row<Traits> const to,
                                        std::uint32_t index, std::uint32_t flags)
 {
-  int const lane          = static_cast<int>(threadIdx.x % 32);
-  bool const catches_up   = (flags & row_flag::catches_up) != 0;
-  auto const finish       = [&](int h, merged_head<Traits>& merged) {
+  int const lane        = static_cast<int>(threadIdx.x % 32);
+  bool const catches_up = (flags & row_flag::catches_up) != 0;
+  auto const finish     = [&](int h, merged_head<Traits>& merged) {
     float offset = 0.0f;
     if constexpr (Traits::centred) {
       if (count > 0 && parts(0).at != nullptr) { offset = parts(0).offset(h); }
     }
     if (to.at == nullptr) {
       store_merged_head(row_target<Traits, T, Out>{p, index}, h, merged, offset,
-                        (flags & row_flag::stored) != 0, lane);
+                            (flags & row_flag::stored) != 0, lane);
       return;
     }
     auto const& v = merged.out;
@@ -207,12 +227,13 @@ __device__ __noinline__ void hand_over(decode_params<Traits, T, Out> const& p,
   if (speaks) {
     // A layer of fewer pages than CTAs leaves some without.
     std::uint32_t const parts = at.total >= at.ctas ? last_cta - first_cta + 1 : end - begin;
-    cuda::atomic_ref<std::uint32_t, cuda::thread_scope_device> arrivals{p.work.arrivals[first_cta]};
+    cuda::atomic_ref<std::uint32_t, cuda::thread_scope_device> arrivals{p.arrivals[first_cta]};
     is_last = arrivals.fetch_add(1, cuda::memory_order_acq_rel) == parts - 1;
     if (is_last) { arrivals.store(0, cuda::memory_order_relaxed); }
   }
   if (__shfl_sync(all, is_last ? 1 : 0, 0) == 0) { return; }
-  part_list<Traits> const of_ctas{at, true, first_cta, 1, last_cta - first_cta + 1, first_cta, false};
+  part_list<Traits> const of_ctas{at,        true, first_cta, 1, last_cta - first_cta + 1,
+                                  first_cta, false};
   if (of_ctas.count <= Traits::tuning::few_parts) {
     merge_row(p, of_ctas, of_ctas.count, none, index, flags);
     return;
@@ -236,10 +257,13 @@ __device__ void merge_waiting_rows(decode_params<Traits, T, Out> const& p,
   for (std::uint32_t i = 0; i < num_waiting; ++i) {
     auto const row            = at.cta->waiting[i];
     std::uint32_t const parts = row.last_cta - row.first_cta + 1;
-    part_list<Traits> const own{
-      at, true, row.first_cta + at.warp, at.warps,
-      parts > at.warp ? ceil_div(parts - at.warp, at.warps) : 0u, row.first_cta,
-      false};
+    part_list<Traits> const own{at,
+                                true,
+                                row.first_cta + at.warp,
+                                at.warps,
+                                parts > at.warp ? ceil_div(parts - at.warp, at.warps) : 0u,
+                                row.first_cta,
+                                false};
     merge_row(p, own, own.count, at.last_part(at.warp), row.index, row.flags);
     __syncthreads();
     if (at.warp == 0) {

@@ -7,36 +7,36 @@
 //! Read before this: attention/partial_row.cuh.  Read next: attention/page_walk.cuh.
 #include <diffkv/attention/attention_options.hpp>
 #include <diffkv/attention/partial_row.cuh>
+#include <diffkv/attention/plan_rows.cuh>  // divider
 #include <diffkv/core/vectors.hpp>
 
 namespace diffkv::detail {
 
 template <class Traits, class T, class Out>
 struct decode_params {
-  cache_ref cache;
-  decode_workspace_ref work;
-  typename Traits::policy policy;
-  attention_options options;
-  std::uint32_t layer;
+  // What every warp reads lies close together: each line of constants is a miss at first.
+  warp_range const* ranges;           //!< [num_warps] of the layer
+  planned_layer const* totals;        //!< of the layer
+  planned_row const* rows;            //!< of the layer
+  planned_sequence const* sequences;  //!< of the layer
+  std::byte* pages;
+  page_table_ref table;
   vectors<T> query;
-  vectors<Out> out;
-  float* lse;
+  float const* key_offsets;  //!< [num_heads, head_dim] of the layer, or null
+  attention_options options;
+  divider num_warps;
+  std::uint32_t layer;
+  std::uint32_t ctas;
+  std::uint32_t num_heads;
   bool whole_queries;  //!< may be read 16 bytes at a time
   bool whole_out;      //!< may be written four elements at a time
-  tile_geometry cut[num_stored_tiers];
-
-  [[nodiscard]] __device__ planned_layer const& totals() const noexcept
-  {
-    return work.totals[work.index_of(layer)];
-  }
-  [[nodiscard]] __device__ planned_row const& row(std::uint32_t index) const noexcept
-  {
-    return work.rows[work.index_of(layer) * work.num_rows + index];
-  }
-  [[nodiscard]] __device__ planned_sequence const& sequence(std::uint32_t s) const noexcept
-  {
-    return work.sequences[work.index_of(layer) * work.capacity + s];
-  }
+  vectors<Out> out;
+  float* lse;
+  float* partials;
+  std::uint32_t* arrivals;
+  tile_geometry cut[num_stored_tiers];  //!< for tiles that are not whole
+  typename Traits::policy policy;       //!< from here on for the score path
+  cache_ref cache;
 };
 
 //! A row of the launch: where its queries are and its results go.
@@ -53,15 +53,15 @@ struct row_target {
     : p{params_of_launch}
   {
     std::uint32_t const row = index / Traits::passes;
-    sequence                = row / p.cache.shape.num_heads;
-    head                    = row % p.cache.shape.num_heads;
+    sequence                = row / p.num_heads;
+    head                    = row % p.num_heads;
     first_head              = index % Traits::passes * Traits::heads;
   }
   //! Heads of the pass; the last one may have fewer.
   [[nodiscard]] __device__ bool has(int h) const noexcept
   {
-    return h < Traits::heads && (Traits::passes == 1 || static_cast<int>(first_head) + h <
-                                                          Traits::group_size);
+    return h < Traits::heads &&
+           (Traits::passes == 1 || static_cast<int>(first_head) + h < Traits::group_size);
   }
   [[nodiscard]] __device__ std::uint32_t q_head(int h) const noexcept
   {
@@ -85,14 +85,15 @@ struct row_target {
     if (p.lse != nullptr) {
       // A soft-cap has seen the offset.
       float const correction = Traits::variant::soft_cap ? 0.0f : offset;
-      p.lse[std::size_t{sequence} * p.cache.shape.num_q_heads() + q_head(h)] = lse + correction;
+      p.lse[std::size_t{sequence} * p.num_heads * Traits::group_size + q_head(h)] =
+        lse + correction;
     }
     if constexpr (Traits::has_scores) {
       if (!stored) { return; }
-      planned_sequence const& plan = p.sequence(sequence);
-      std::size_t const i          = p.cache.queries.index(
-        p.cache.shape.layer_of(plan.slot, p.layer), plan.num_tokens - 1, q_head(h));
-      p.cache.queries.lse[i]           = lse;
+      planned_sequence const& plan = p.sequences[sequence];
+      std::size_t const i    = p.cache.queries.index(p.cache.shape.layer_of(plan.slot, p.layer),
+                                                     plan.num_tokens - 1, q_head(h));
+      p.cache.queries.lse[i] = lse;
       p.cache.queries.offset_logits[i] = offset;
     }
   }
@@ -128,9 +129,9 @@ __device__ void store_quad(Out* to, bool whole, float a, float b, float c, float
 //! @param stage  see rotate_share
 //! @threads one warp
 template <class Traits, class T, class Out>
-__device__ void store_whole_row(row_target<Traits, T, Out> const& target, row_accumulator<Traits>& row,
-                                float const (&offset)[Traits::sets], bool stored, float* stage,
-                                fragment_lane at) noexcept
+__device__ void store_whole_row(row_target<Traits, T, Out> const& target,
+                                row_accumulator<Traits>& row, float const (&offset)[Traits::sets],
+                                bool stored, float* stage, fragment_lane at) noexcept
 {
   using share = vector_share<Traits::head_dim, Traits::values.groups, 8>;
 #pragma unroll
@@ -202,7 +203,7 @@ __device__ void store_scores(row_target<Traits, T, Out> const& target, candidate
   static_assert(Traits::has_scores);
   auto const& p = target.p;
   if (target.first_head != 0) { return; }
-  planned_sequence const& plan = p.sequence(target.sequence);
+  planned_sequence const& plan = p.sequences[target.sequence];
   std::size_t const row        = p.cache.shape.row(plan.slot, p.layer, target.head);
   constexpr int places         = Traits::candidate_places;
   if (lane < num_stored_tiers * places) {

@@ -40,8 +40,8 @@ struct score_path<Traits, true> {
   using queries_of = lagged_queries<Tile::head_dim, Tile::key.groups, Tile::key.is_quantised(),
                                     columns::octets, Traits::variant::exact_lag>;
   //! Formats whose keys are codes in the same order share their queries.
-  static constexpr bool shared = std::is_same_v<queries_of<typename Traits::high_tile>,
-                                                queries_of<typename Traits::low_tile>>;
+  static constexpr bool shared =
+    std::is_same_v<queries_of<typename Traits::high_tile>, queries_of<typename Traits::low_tile>>;
   struct nothing {};
   using high_type = queries_of<typename Traits::high_tile>;
   using low_type  = std::conditional_t<shared, nothing, queries_of<typename Traits::low_tile>>;
@@ -51,13 +51,13 @@ struct score_path<Traits, true> {
   low_type low;
   float lse[columns::octets][2];     //!< base 2, of columns 2 t and 2 t + 1; +inf: no such query
   float offset[columns::octets][2];  //!< scale * q.c, for a soft-cap
-  std::int32_t first_query = 0;      //!< position of query 0
+  std::int32_t first_query         = 0;  //!< position of query 0
   std::int32_t window_of_attention = 0;  //!< sliding window; 0: none
-  query_span after{};                //!< which queries the scores hold then
+  query_span after{};                    //!< which queries the scores hold then
   std::int32_t num_tokens = 0;
   std::int32_t window     = 0;
   scored_page page{};
-  candidate best{};        //!< of this lane and page
+  candidate best{};             //!< of this lane and page
   candidate* record = nullptr;  //!< [2, places] of the warp's part of the row, shared memory
   typename Traits::policy const* policy = nullptr;
 
@@ -79,10 +79,13 @@ struct score_path<Traits, true> {
   {
     constexpr unsigned all = 0xFFFF'FFFFu;
     bool const odd         = at.t % 2 != 0;
-    auto const place       = static_cast<std::uint32_t>(16 * (first_block + b) + 2 * at.g + (odd ? 1 : 0));
-    auto const position = static_cast<std::int32_t>(load_shared(tile + Tile::positions + 4u * place));
+    auto const place =
+      static_cast<std::uint32_t>(16 * (first_block + b) + 2 * at.g + (odd ? 1 : 0));
+    auto const position =
+      static_cast<std::int32_t>(load_shared(tile + Tile::positions + 4u * place));
     float sum = 0.0f;
-    float of_query[2]{minus_infinity, minus_infinity};  // tokens g and g + 8, greatest over the heads
+    float of_query[2]{minus_infinity,
+                      minus_infinity};  // tokens g and g + 8, greatest over the heads
 #pragma unroll
     for (int i = 0; i < columns::octets; ++i) {
       float x[2][2];
@@ -93,9 +96,7 @@ struct score_path<Traits, true> {
 #pragma unroll
         for (int n = 0; n < 2; ++n) {
           float e = x[r][n];
-          if constexpr (Traits::variant::soft_cap) {
-            e = capped_logit(e + offset[i][n], soft_cap);
-          }
+          if constexpr (Traits::variant::soft_cap) { e = capped_logit(e + offset[i][n], soft_cap); }
           e -= lse[i][n];
           greatest = fmaxf(greatest, e < 128.0f ? e : minus_infinity);  // finite ones only
         }
@@ -116,8 +117,8 @@ struct score_path<Traits, true> {
       std::int32_t const query_position = first_query + query;
       bool seen                         = position < query_position;
       if constexpr (Traits::variant::sliding_window) {
-        seen = seen &&
-               (window_of_attention <= 0 || position > query_position - window_of_attention);
+        seen =
+          seen && (window_of_attention <= 0 || position > query_position - window_of_attention);
       }
       sum += seen ? fast_exp2(greatest) : 0.0f;
     }
@@ -141,14 +142,13 @@ struct score_path<Traits, true> {
       int const block = 2 * u + (upper ? 1 : 0);
       int const token = 16 * block + at.g + 8 * (at.t % 2);
       if (token >= tokens || (!pair && upper)) { continue; }
-      auto const at_place = static_cast<std::uint32_t>(
-        4 * (16 * (first_block + block) + 2 * at.g + at.t % 2));
+      auto const at_place =
+        static_cast<std::uint32_t>(4 * (16 * (first_block + block) + 2 * at.g + at.t % 2));
       float const score = __uint_as_float(load_shared(tile + Tile::scores + at_place)) + add;
       auto const position =
         static_cast<std::int32_t>(load_shared(tile + Tile::positions + at_place));
       __stcs(reinterpret_cast<float*>(page.bytes + page.scores + at_place), score);
-      consider(score, position,
-               page.first + static_cast<std::uint32_t>(16 * first_block + token));
+      consider(score, position, page.first + static_cast<std::uint32_t>(16 * first_block + token));
     }
   }
 
@@ -169,12 +169,12 @@ struct score_path<Traits, true> {
     constexpr unsigned all = 0xFFFF'FFFFu;
     int const key          = best.present() ? ordered_int(best.priority) : 0x7FFF'FFFF;
     int const least        = __reduce_min_sync(all, key);
-    auto const age         = key == least && best.present()
-                               ? static_cast<std::uint32_t>(best.position)
-                               : 0xFFFF'FFFFu;
+    auto const age =
+      key == least && best.present() ? static_cast<std::uint32_t>(best.position) : 0xFFFF'FFFFu;
     std::uint32_t const first = __reduce_min_sync(all, age);
     if (age == first && best.present()) {
-      candidate& place = record[(page.of == tier::high ? 0 : Traits::candidate_places) + page.place];
+      candidate& place =
+        record[(page.of == tier::high ? 0 : Traits::candidate_places) + page.place];
       if (best.before(place)) { place = best; }
     }
     best = candidate{};

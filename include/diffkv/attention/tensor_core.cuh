@@ -31,37 +31,41 @@ struct fragment_lane {
 __device__ inline void mma_u8_s8(int (&d)[4], std::uint32_t const (&a)[4],
                                  std::uint32_t const (&b)[2]) noexcept
 {
-  asm("mma.sync.aligned.m16n8k32.row.col.s32.u8.s8.s32 "
-      "{%0,%1,%2,%3},{%4,%5,%6,%7},{%8,%9},{%0,%1,%2,%3};"
-      : "+r"(d[0]), "+r"(d[1]), "+r"(d[2]), "+r"(d[3])
-      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
+  asm(
+    "mma.sync.aligned.m16n8k32.row.col.s32.u8.s8.s32 "
+    "{%0,%1,%2,%3},{%4,%5,%6,%7},{%8,%9},{%0,%1,%2,%3};"
+    : "+r"(d[0]), "+r"(d[1]), "+r"(d[2]), "+r"(d[3])
+    : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
 }
 //! d += A B over 32 elements, both unsigned.
 __device__ inline void mma_u8_u8(int (&d)[4], std::uint32_t const (&a)[4], std::uint32_t b0,
                                  std::uint32_t b1) noexcept
 {
-  asm("mma.sync.aligned.m16n8k32.row.col.s32.u8.u8.s32 "
-      "{%0,%1,%2,%3},{%4,%5,%6,%7},{%8,%9},{%0,%1,%2,%3};"
-      : "+r"(d[0]), "+r"(d[1]), "+r"(d[2]), "+r"(d[3])
-      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+  asm(
+    "mma.sync.aligned.m16n8k32.row.col.s32.u8.u8.s32 "
+    "{%0,%1,%2,%3},{%4,%5,%6,%7},{%8,%9},{%0,%1,%2,%3};"
+    : "+r"(d[0]), "+r"(d[1]), "+r"(d[2]), "+r"(d[3])
+    : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
 }
 //! The same over 16 elements.
 __device__ inline void mma_u8_u8(int (&d)[4], std::uint32_t a0, std::uint32_t a1,
                                  std::uint32_t b) noexcept
 {
-  asm("mma.sync.aligned.m16n8k16.row.col.s32.u8.u8.s32 "
-      "{%0,%1,%2,%3},{%4,%5},{%6},{%0,%1,%2,%3};"
-      : "+r"(d[0]), "+r"(d[1]), "+r"(d[2]), "+r"(d[3])
-      : "r"(a0), "r"(a1), "r"(b));
+  asm(
+    "mma.sync.aligned.m16n8k16.row.col.s32.u8.u8.s32 "
+    "{%0,%1,%2,%3},{%4,%5},{%6},{%0,%1,%2,%3};"
+    : "+r"(d[0]), "+r"(d[1]), "+r"(d[2]), "+r"(d[3])
+    : "r"(a0), "r"(a1), "r"(b));
 }
 //! d += A B over 16 elements, f16.
 __device__ inline void mma_f16(float (&d)[4], std::uint32_t const (&a)[4], std::uint32_t b0,
                                std::uint32_t b1) noexcept
 {
-  asm("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 "
-      "{%0,%1,%2,%3},{%4,%5,%6,%7},{%8,%9},{%0,%1,%2,%3};"
-      : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
-      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+  asm(
+    "mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 "
+    "{%0,%1,%2,%3},{%4,%5,%6,%7},{%8,%9},{%0,%1,%2,%3};"
+    : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
+    : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
 }
 
 //! 2^x.  @error 2 ulp; results below the least normal number are 0

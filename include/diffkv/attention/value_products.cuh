@@ -22,10 +22,6 @@ struct token_filter {
   std::int32_t first_position = 0;  //!< of the window
   std::uint32_t positions     = 0;  //!< of the run, shared memory
 
-  [[nodiscard]] __device__ bool keeps_all(int blocks) const noexcept
-  {
-    return !Windowed && tokens >= block_tokens * blocks;
-  }
   [[nodiscard]] __device__ bool keeps(int token) const noexcept
   {
     if (token >= tokens) { return false; }
@@ -74,8 +70,8 @@ __device__ void mix(row_accumulator<Traits>& row) noexcept
 #pragma unroll
       for (int e = 1; e < row_accumulator<Traits>::elements; ++e) {
         if (e % per_byte == 0) { continue; }
-        row.out[s][e] = fmaf(static_cast<float>(1 << Bits * (e % per_byte)), row.out[s][e],
-                             row.out[s][e - 1]);
+        row.out[s][e] =
+          fmaf(static_cast<float>(1 << Bits * (e % per_byte)), row.out[s][e], row.out[s][e - 1]);
       }
     }
   }
@@ -86,9 +82,9 @@ __device__ void mix(row_accumulator<Traits>& row) noexcept
 struct weight_exchange {
   int first_source;
   int second_source;
-  std::uint32_t first_sent;   //!< plane that goes out first: selector of bytes
+  std::uint32_t first_sent;  //!< plane that goes out first: selector of bytes
   std::uint32_t second_sent;
-  std::uint32_t even_block;   //!< how received bytes make a column of the first block, of the second
+  std::uint32_t even_block;  //!< how received bytes make a column of the first block, of the second
   std::uint32_t odd_block;
   bool wants_rest;  //!< the low bytes, or what f16 rounding left
   bool sends_rest_first;
@@ -99,8 +95,8 @@ struct weight_exchange {
     constexpr std::uint32_t high_plane = 0x7632u;
     bool const odd                     = at.g % 2 != 0;
     int const even_source              = 8 * at.t + at.g / 2;
-    // Lanes of even g send the high plane first, lanes of odd g the low one; who wants the low plane
-    // asks a lane of odd g first.
+    // Lanes of even g send the high plane first, lanes of odd g the low one; who wants the low
+    // plane asks a lane of odd g first.
     first_source     = even_source + (odd ? 4 : 0);
     second_source    = even_source + (odd ? 0 : 4);
     first_sent       = odd ? low_plane : high_plane;
@@ -154,14 +150,14 @@ struct weight_columns {
       unit                  = greatest * (1.0f / limit);
 #pragma unroll
       for (int b = 0; b < Blocks; ++b) {
-        float const w0 = w[2 * b] * scale;
-        float const w1 = w[2 * b + 1] * scale;
-        std::uint32_t const high  = pack_f16(w0, w1, false);
-        std::uint32_t const rest  = pack_f16(w0, w1, true);
-        std::uint32_t const first = __shfl_sync(all, exchange.sends_rest_first ? rest : high,
-                                                exchange.first_source);
-        std::uint32_t const second = __shfl_sync(all, exchange.sends_rest_first ? high : rest,
-                                                 exchange.second_source);
+        float const w0           = w[2 * b] * scale;
+        float const w1           = w[2 * b + 1] * scale;
+        std::uint32_t const high = pack_f16(w0, w1, false);
+        std::uint32_t const rest = pack_f16(w0, w1, true);
+        std::uint32_t const first =
+          __shfl_sync(all, exchange.sends_rest_first ? rest : high, exchange.first_source);
+        std::uint32_t const second =
+          __shfl_sync(all, exchange.sends_rest_first ? high : rest, exchange.second_source);
         words[2 * b]     = exchange.wants_rest ? second : first;
         words[2 * b + 1] = exchange.wants_rest ? first : second;
       }
@@ -192,13 +188,14 @@ __device__ void value_fragment(std::uint32_t const (&words)[Words], int step, st
 
 //! Adds the values of some blocks, from shared memory, to the sums of a row.
 //! @param first_block  of the tile
+//! @param whole        no token is left out
 template <class Tile, int Blocks, class Traits>
-__device__ void add_values(
-  row_accumulator<Traits>& row,
-  weight_columns<Blocks, Tile::value.is_quantised()> const (
-    &columns)[Traits::sets][Tile::value.groups],
-  std::uint32_t tile, int first_block,
-  token_filter<Tile, Traits::variant::sliding_window> const& filter, fragment_lane at) noexcept
+__device__ void add_values(row_accumulator<Traits>& row,
+                           weight_columns<Blocks, Tile::value.is_quantised()> const (
+                             &columns)[Traits::sets][Tile::value.groups],
+                           std::uint32_t tile, int first_block, bool whole,
+                           token_filter<Tile, Traits::variant::sliding_window> const& filter,
+                           fragment_lane at) noexcept
 {
   constexpr int bits            = Tile::value.bits;
   constexpr int groups          = Tile::value.groups;
@@ -208,15 +205,13 @@ __device__ void add_values(
   constexpr int words           = Tile::value_words;
   constexpr int unit            = words < 4 ? words : 4;  // words read at a time
   constexpr int steps_per_unit  = bits == 16 ? unit / 4 : bits == 8 ? unit / 2 : unit * 4 / bits;
-  std::uint32_t const codes     = tile + Tile::value_codes +
-                              static_cast<std::uint32_t>(first_block) * Tile::value_block_bytes;
 #pragma unroll
   for (int u = 0; u < ceil_div(words, unit); ++u) {
     constexpr int rest = words % unit;  // the last unit is narrower
     std::uint32_t w[Blocks][unit];
 #pragma unroll
     for (int b = 0; b < Blocks; ++b) {
-      std::uint32_t const block = codes + static_cast<std::uint32_t>(b) * Tile::value_block_bytes;
+      std::uint32_t const block = tile + Tile::template at<Tile::value_codes>(first_block + b);
       if (rest != 0 && u == words / unit) {
         std::uint32_t narrow[rest == 0 ? 1 : rest];
         load_fragment(narrow, block + static_cast<std::uint32_t>(u * unit * 128), at.lane);
@@ -241,7 +236,7 @@ __device__ void add_values(
 #pragma unroll
           for (int n = 0; n < 4; ++n) { a[n] = w[b][4 * i + n]; }
           // A slot that was never written may hold NaN, which no weight of 0 makes harmless.
-          if (!filter.keeps_all(Blocks)) {
+          if (!whole) {
             std::uint32_t pairs[2];
             filter.value_masks(b, at.t, pairs);
 #pragma unroll
@@ -282,8 +277,8 @@ __device__ void add_values(
         for (int s = 0; s < sets; ++s) {
           float const unit_of = columns[s][group].unit;
           float* const out    = row.out[s] + 2 * step;
-          out[0] = fmaf(unit_of, static_cast<float>(c[s][0] * 256 + c[s][1]), out[0]);
-          out[1] = fmaf(unit_of, static_cast<float>(c[s][2] * 256 + c[s][3]), out[1]);
+          out[0]              = fmaf(unit_of, static_cast<float>(c[s][0] * 256 + c[s][1]), out[0]);
+          out[1]              = fmaf(unit_of, static_cast<float>(c[s][2] * 256 + c[s][3]), out[1]);
         }
       }
     }

@@ -43,6 +43,15 @@ __device__ inline void wait_for_previous() noexcept
 #endif
 }
 
+//! Waits as `wait_for_previous`, and lets nobody start before this kernel has ended: what it writes may
+//! then be read, past the first-level cache, before waiting.
+__device__ inline void wait_for_previous_alone() noexcept
+{
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
+  cudaGridDependencySynchronize();
+#endif
+}
+
 //! A stream, and the function that launches into it: a failure names its caller, not `launch`.
 struct launch_site {
   // Not explicit: where a stream is given, the default argument is evaluated in the calling

@@ -1,0 +1,310 @@
+// SPDX-FileCopyrightText: 2026 The diffkv authors
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+//! @file
+//! One warp of decode attention: reads its share of the pages of a layer, tile by tile, and keeps the
+//! sums of the row at hand in registers.
+//! Read before this: attention/row_merge.cuh.  Read next: attention/decode.cuh.
+#include <diffkv/attention/attend_blocks.cuh>
+#include <diffkv/attention/row_merge.cuh>
+
+namespace diffkv::detail {
+
+//! One warp of a launch.
+template <class Traits, class T, class Out>
+struct decode_warp {
+  using params                = decode_params<Traits, T, Out>;
+  using target_type           = row_target<Traits, T, Out>;
+  static constexpr int sets   = Traits::sets;
+  static constexpr int slots  = Traits::slots;
+  static constexpr int places = Traits::candidate_places;
+
+  params const& p;
+  decode_place<Traits> place;
+  fragment_lane at;
+
+  row_queries<Traits> queries;
+  row_accumulator<Traits> sums;
+  score_path<Traits> scores;
+
+  //! Conditions the queries of a row, keeps them as columns, and, in the row's first part, in the ring.
+  template <class Queries>
+  __device__ void load_queries(Queries& columns, target_type const& target, bool keeps,
+                               std::int32_t position, std::uint32_t slot,
+                               bool wants_offset) noexcept
+  {
+    using share          = typename Queries::share;
+    auto const& options  = p.options;
+    constexpr float unit = Traits::variant::soft_cap ? 1.0f : log2_of_e;
+    constexpr int groups = share::order.groups;
+#pragma unroll
+    for (int s = 0; s < sets; ++s) {
+      int const h       = 4 * s + at.g / 2;
+      bool const exists = target.has(h);
+      float x[share::elements];
+      load_share<share>(exists ? target.query(h) : nullptr, p.whole_queries, at.t, x);
+      if constexpr (Traits::centred) {
+        if (wants_offset) {
+          float c[share::elements];
+          load_share<share>(p.key_offsets + std::size_t{target.head} * Traits::head_dim, false,
+                            at.t, c);
+          float product = 0.0f;
+#pragma unroll
+          for (int e = 0; e < share::elements; ++e) { product = fmaf(x[e], c[e], product); }
+          product           = sum_over_t(product) * options.scale;
+          queries.offset[s] = __shfl_sync(0xFFFF'FFFFu, product, 8 * at.t);
+        }
+      } else {
+        queries.offset[s] = 0.0f;
+      }
+      if constexpr (Traits::rotated) {
+        rotate_share<Traits::head_dim, groups, 4, 1>(x, place.stage(), at.lane);
+      }
+      if constexpr (Traits::has_scores) {
+        if (keeps && exists && at.g % 2 == 0) {
+          float* const to = p.cache.queries.query(p.cache.shape.layer_of(slot, p.layer), position,
+                                                  target.q_head(h));
+#pragma unroll
+          for (int e = 0; e < share::elements; e += 4) {
+            if (!share::exists(at.t, e)) { continue; }
+            *reinterpret_cast<float4*>(to + share::dim(at.t, e)) =
+              float4{x[e], x[e + 1], x[e + 2], x[e + 3]};
+          }
+        }
+      }
+#pragma unroll
+      for (float& e : x) { e *= options.scale; }
+      columns.set(s, x, unit, at);
+    }
+  }
+
+  //! The due queries of a row that catches up.
+  __device__ void load_scores(target_type const& target, planned_sequence const& plan) noexcept
+  {
+    using columns              = typename score_path<Traits>::columns;
+    cache_ref const& cache     = p.cache;
+    std::size_t const layer    = cache.shape.layer_of(plan.slot, p.layer);
+    std::uint32_t const q_head = target.head * Traits::group_size;
+    auto const exists          = [&](int query, int head) {
+      return query < plan.last_query - plan.first_query && head < Traits::group_size &&
+             query < Traits::score_every;
+    };
+    scores.load(
+      [&](int query, int head) -> float const* {
+        return exists(query, head) ? cache.queries.query(layer, plan.first_query + query,
+                                                         q_head + static_cast<std::uint32_t>(head))
+                                   : nullptr;
+      },
+      p.options.scale, at);
+#pragma unroll
+    for (int i = 0; i < columns::octets; ++i) {
+#pragma unroll
+      for (int n = 0; n < 2; ++n) {
+        int const column    = 8 * i + 2 * at.t + n;
+        int const query     = columns::query(column);
+        int const head      = columns::head(column);
+        scores.lse[i][n]    = infinity;
+        scores.offset[i][n] = 0.0f;
+        if (!exists(query, head)) { continue; }
+        std::size_t const place = cache.queries.index(layer, plan.first_query + query,
+                                                      q_head + static_cast<std::uint32_t>(head));
+        scores.lse[i][n]        = cache.queries.lse[place] * log2_of_e;
+        scores.offset[i][n]     = cache.queries.offset_logits[place];
+      }
+    }
+    scores.first_query         = plan.first_query;
+    scores.window_of_attention = p.options.sliding_window;
+    scores.after               = plan.queries;
+    scores.after.last_query    = max_of(plan.queries.last_query, plan.last_query);
+    scores.num_tokens          = plan.num_tokens;
+    scores.window              = cache.shape.window;
+    scores.policy              = &p.policy;
+    scores.record              = place.record();
+    if (at.lane < num_stored_tiers * places) { place.record()[at.lane] = candidate{}; }
+    __syncwarp();
+  }
+
+  __device__ void begin_row(row_note const& note) noexcept
+  {
+    target_type const target{p, note.index};
+    planned_sequence const& plan = p.sequences[target.sequence];
+    bool const keeps             = (note.flags & row_flag::stored) != 0 && note.ordinal == 0;
+    load_queries(queries.high, target, keeps, plan.num_tokens - 1, plan.slot, true);
+    if constexpr (!row_queries<Traits>::shared) {
+      load_queries(queries.low, target, false, 0, 0, false);
+    }
+    if constexpr (Traits::variant::sliding_window) {
+      queries.first_position =
+        p.options.sliding_window > 0 ? plan.num_tokens - p.options.sliding_window : -1;
+    }
+    if constexpr (Traits::has_scores) {
+      scores.on = (note.flags & row_flag::catches_up) != 0 && target.first_head == 0;
+      if (scores.on) { load_scores(target, plan); }
+    }
+    sums.clear();
+  }
+
+  //! @param page     that the tile is of, and its ordinal in the row
+  //! @param in_low   whether the sums are mixed as low codes are
+  __device__ void attend(tile_note note, std::uint32_t tile, page_id page, row_note const& row,
+                         std::uint32_t ordinal, bool& in_low) noexcept
+  {
+    weight_exchange const exchange{at};
+    bool const low = Traits::has_low && note.is(tile_note::low);
+    if constexpr (Traits::has_scores) {
+      if (scores.on) { scores.page = scored(note, page, row, ordinal, low); }
+    }
+    if (low) {
+      if (!in_low) {
+        unmix<Traits::high_tile::value.bits>(sums);
+        mix<Traits::low_tile::value.bits>(sums);
+        in_low = true;
+      }
+      attend_tile<typename Traits::low_tile>(tile, note.tokens(), p.options.soft_cap, queries, sums,
+                                             scores, exchange, at);
+    } else {
+      attend_tile<typename Traits::high_tile>(tile, note.tokens(), p.options.soft_cap, queries,
+                                              sums, scores, exchange, at);
+    }
+    if constexpr (Traits::has_scores) {
+      if (scores.on && note.pages() > 0) { scores.close_page(); }
+    }
+  }
+
+  [[nodiscard]] __device__ scored_page scored(tile_note note, page_id page, row_note const& row,
+                                              std::uint32_t ordinal, bool low) const noexcept
+  {
+    std::uint32_t const high_pages =
+      ceil_div(p.rows[row.index].high, static_cast<std::uint32_t>(Traits::high_tile::page_tokens));
+    std::uint32_t const in_tier = low ? ordinal - high_pages : ordinal;
+    auto const page_tokens      = static_cast<std::uint32_t>(low ? Traits::low_tile::page_tokens
+                                                                 : Traits::high_tile::page_tokens);
+    tile_segment const& segment = p.cut[low ? 1 : 0].segments[4];
+    return {p.cache.pool.page(page), low ? tier::low : tier::high,
+            in_tier * page_tokens + note.block() * block_tokens,
+            in_tier % static_cast<std::uint32_t>(max_of(1, places)),
+            segment.in_page + segment.per_block * note.block()};
+  }
+
+  //! The row's last tile in this warp was read.
+  //! @param pages_read  of the row in this warp
+  //! @param behind      pages of the layer up to here
+  //! @param is_last     the warp's range ends here
+  __device__ void end_row(row_note const& note, std::uint32_t pages_read, std::uint32_t behind,
+                          bool is_last, bool in_low) noexcept
+  {
+    close(sums, in_low);
+    bool catches_up = false;
+    if constexpr (Traits::has_scores) { catches_up = scores.on; }
+    bool const has_candidate = at.lane < num_stored_tiers * places;
+    if (pages_read == note.pages) {
+      target_type const target{p, note.index};
+      store_whole_row(target, sums, queries.offset, (note.flags & row_flag::stored) != 0,
+                      place.stage(), at);
+      if constexpr (Traits::has_scores) {
+        if (catches_up) {
+          store_scores(target, has_candidate ? place.record()[at.lane] : candidate{}, at.lane);
+        }
+        __syncwarp();
+      }
+      return;
+    }
+    partial_row<Traits> const part =
+      is_last ? place.last_part(place.warp) : place.first_part(place.warp);
+    __syncwarp();
+    store_partial(part, sums, queries.offset, at);
+    if constexpr (Traits::has_scores) {
+      if (catches_up && has_candidate) { part.candidates()[at.lane] = place.record()[at.lane]; }
+    }
+    __syncwarp();
+    std::uint32_t const begin = behind - pages_read - note.ordinal;
+    hand_over(p, place, note.index, begin, begin + note.pages, pages_read,
+              (note.flags & row_flag::stored) | (catches_up ? row_flag::catches_up : 0u));
+  }
+
+  //! Rows without tokens, a few to each warp.
+  __device__ void store_empty_rows() const noexcept
+  {
+    std::uint32_t const num_warps = place.ctas * place.warps;
+    for (std::uint32_t index = blockIdx.x * place.warps + place.warp; index < p.totals->num_rows;
+         index += num_warps) {
+      planned_row const& row = p.rows[index];
+      if (row.high + row.low > 0) { continue; }
+      store_empty_row(target_type{p, index}, at.lane);
+    }
+  }
+
+  //! All tiles of the warp's range.
+  __device__ void read_pages(warp_range const& range) noexcept
+  {
+    page_stream<slots> stream;
+    stream.init(place.barriers(), at.lane);
+    __syncwarp();
+    page_walk<Traits, T, Out> walk{p, range, at.lane};
+    row_note* const notes    = place.notes();
+    std::uint32_t const ring = shared_address(place.memory_of(place.warp));
+    std::uint32_t page       = place.begin_of_warp(blockIdx.x * place.warps + place.warp);
+    std::uint32_t const end  = page + range.num_pages;
+    tile_note queue[slots]{};  // of the tile at hand, and of those on their way
+    page_id ids[slots]{};
+    row_note row{};
+    std::uint32_t row_begin = page;  // first page of the row at hand, in this warp
+    bool has_begun          = false;
+    bool in_low             = false;
+    int slot                = 0;  // of the tile at hand
+    int into                = 0;  // of the next request
+    int pending             = 0;  // tiles asked for
+    // At first one tile: asking for more can take long, and the queries can be had meanwhile.
+    int most_pending = 1;
+#pragma unroll 1
+    for (;;) {
+#pragma unroll 1
+      for (; pending < most_pending; ++pending) {
+        if (!walk.has_more()) { break; }
+        page_id id{};
+        tile_note const made =
+          walk.request(stream, into, ring + static_cast<std::uint32_t>(into) * Traits::slot_bytes,
+                       notes + into, id);
+#pragma unroll
+        for (int i = 0; i < slots; ++i) {
+          queue[i] = i == pending ? made : queue[i];
+          ids[i]   = i == pending ? id : ids[i];
+        }
+        into = into + 1 == slots ? 0 : into + 1;
+      }
+      if (pending == 0) { return; }
+      if (most_pending == 1) { walk.look_ahead(); }  // what it reads comes beside the queries
+      tile_note const note = queue[0];
+      if (note.is(tile_note::begins) && !has_begun) {
+        has_begun = true;
+        __syncwarp();
+        row       = notes[slot];
+        row_begin = page;
+        in_low    = false;
+        begin_row(row);
+      }
+      if (most_pending == 1) {
+        most_pending = slots;
+        continue;
+      }
+      for (int i = pending; i < slots; ++i) { stream.end(); }
+      stream.wait(slot);
+      attend(note, ring + static_cast<std::uint32_t>(slot) * Traits::slot_bytes, ids[0], row,
+             row.ordinal + page - row_begin, in_low);
+      __syncwarp();  // the slot may be filled again
+      page += note.pages();
+      if (note.is(tile_note::ends)) { end_row(row, page - row_begin, page, page == end, in_low); }
+      has_begun = false;
+#pragma unroll
+      for (int i = 0; i + 1 < slots; ++i) {
+        queue[i] = queue[i + 1];
+        ids[i]   = ids[i + 1];
+      }
+      slot = slot + 1 == slots ? 0 : slot + 1;
+      --pending;
+    }
+  }
+};
+
+}  // namespace diffkv::detail
