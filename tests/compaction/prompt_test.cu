@@ -165,8 +165,10 @@ TEST_CASE(
   same_after_prompts<static_config<diffkv::paper_policy, diffkv::k16v16, void, 64>, __half>(work);
 }
 
-TEMPLATE_TEST_CASE("store_prompt: elements far beyond a clipped range have the code of its end",
-                   "[compaction]", float, __half, __nv_bfloat16)
+TEMPLATE_TEST_CASE(
+  "store_prompt: elements far beyond a clipped range have the code of its end, "
+  "padding has 0",
+  "[compaction]", float, __half, __nv_bfloat16)
 {
   prompt_case work;
   work.lengths = {200, 65};
@@ -175,6 +177,8 @@ TEMPLATE_TEST_CASE("store_prompt: elements far beyond a clipped range have the c
     CAPTURE(clip);
     work.clip = clip;
     same_after_prompts<mix_128, TestType>(work);
+    same_after_prompts<static_config<diffkv::paper_policy, diffkv::k8v4, diffkv::k4v2, 80>,
+                       TestType>(work);
     same_after_prompts<
       static_config<diffkv::paper_policy, diffkv::k8v8, diffkv::k4v1, 64, centred_rotated>,
       TestType>(work);

@@ -85,8 +85,9 @@ __device__ __forceinline__ void encode_token(Rows const& rows, int pass, Element
       if (is_above) {
 #pragma unroll
         for (int e = 0; e < unit; ++e) {
-          bool const is_huge =
-            Elements::may_be_huge && coder.has_scale() && x.at(first + e) > f16_max;
+          // Padding is a copy of elements that exist, and may be huge as they are.
+          bool const is_huge = Elements::may_be_huge && coder.has_scale() &&
+                               !is_lane_padding<Rows>(first + e, lane) && x.at(first + e) > f16_max;
           code[e] = is_huge ? coder.greatest() : min(code[e], coder.greatest());
         }
       }
