@@ -100,6 +100,22 @@ TEST_CASE("step: the device equals its host twin for every built-in policy and s
   CHECK(run.refused() > 0);
 }
 
+TEST_CASE("step: policies that decide about the leaving token first equal the twin", "[compaction]")
+{
+  test::twin_policies const all{200, 40};
+  std::uint64_t seed = 81;
+  for (int score_every : {0, 1, 4}) {
+    compare<paper_policy, k8v4, k4v2, 128, both>({}, {}, shape_of(128, 5, 16, score_every), 120,
+                                                 seed++);
+    compare<relative_policy, k8v4, k4v2, 64, conditioning::none, 1792>(
+      all.host(policy_kind::relative).relative, all.device(policy_kind::relative).relative,
+      shape_of(64, 5, 16, score_every), 120, seed++);
+    compare<relative_policy, k8v4, void, 64>(all.host(policy_kind::relative).relative,
+                                             all.device(policy_kind::relative).relative,
+                                             shape_of(64, 5, 16, score_every), 120, seed++);
+  }
+}
+
 TEST_CASE("step: the device equals its host twin for formats, head dims and conditioning",
           "[compaction]")
 {

@@ -194,6 +194,17 @@ void check_steps(Policy const& policy, contract_options const& options)
     require(!d.prune_low || v.least_low.present, "a low token is dropped only if present", v);
     require(v.has_low || (!demotes && !d.prune_low), "without low tier nothing is low", v);
 
+    if constexpr (decides_leaving_first_v<Policy>) {
+      step_view alone  = v;
+      alone.least_high = alone.least_low = {};
+      step_action const first            = policy.step(alone).action;
+      step_view looked_at                = v;
+      if (first != step_action::grow) { looked_at.least_high = {}; }
+      if (first != step_action::demote_leaving) { looked_at.least_low = {}; }
+      require(policy.step(looked_at) == d,
+              "a policy with leaving_first ignores the tokens that it need not know", v);
+    }
+
     if (!v.leaving.present) { continue; }
     step_view better          = v;
     better.leaving.importance = std::max(draw_importance(random), v.leaving.importance);

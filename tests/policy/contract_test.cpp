@@ -99,6 +99,29 @@ TEST_CASE("contract: is_policy refuses what lacks a member or returns another ty
   STATIC_REQUIRE_FALSE(diffkv::is_policy_v<int>);
 }
 
+namespace {
+// Steps otherwise than its base.
+struct derived_policy : paper_policy {
+  diffkv::step_decision step(diffkv::step_view const& row) const
+  {
+    return {step_action::grow, row.least_low.present};
+  }
+};
+}  // namespace
+
+TEST_CASE("contract: a policy decides about the leaving token first only if it says so of itself",
+          "[policy]")
+{
+  STATIC_REQUIRE(diffkv::decides_leaving_first_v<paper_policy>);
+  STATIC_REQUIRE(diffkv::decides_leaving_first_v<relative_policy>);
+  STATIC_REQUIRE_FALSE(diffkv::decides_leaving_first_v<artifact_policy>);
+  STATIC_REQUIRE_FALSE(diffkv::decides_leaving_first_v<static_policy>);
+  STATIC_REQUIRE_FALSE(diffkv::decides_leaving_first_v<diffkv::any_policy>);
+  STATIC_REQUIRE(diffkv::is_policy_v<derived_policy>);
+  STATIC_REQUIRE_FALSE(diffkv::decides_leaving_first_v<derived_policy>);
+  check_policy_contract(derived_policy{});
+}
+
 TEST_CASE("contract: equality with a threshold is low, on both sides", "[policy]")
 {
   CHECK(diffkv::between(0.5f, 0.5f, 0.25f) == tier::low);

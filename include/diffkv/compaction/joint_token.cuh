@@ -200,31 +200,42 @@ struct joint_high_token {
   }
 };
 
-//! Codes of 4 and 2 bits, between those of other tokens: read and written back with them.
+//! Codes of 4 and 2 bits. Keys share bytes with other tokens, values do not.
 template <class Layout>
 struct joint_low_token {
   using place = joint_place<Layout>;
   static_assert(!place::is_high && place::is_right());
 
-  //! What a lane reads: 8 bytes of its own vector's codes.
-  [[nodiscard]] static __device__ uint2 load(std::byte const* page, place const& at,
-                                             int lane) noexcept
+  //! What a store has to know of other tokens: the 8 bytes of a lane that has a key.
+  [[nodiscard]] static __device__ uint2 others(std::byte const* page, place const& at,
+                                               int lane) noexcept
   {
-    return detail::load_at<uint2>(page, joint_lane::has_value(lane) ? at.value : at.key);
+    return joint_lane::has_value(lane) ? uint2{} : detail::load_at<uint2>(page, at.key);
   }
-  //! @param others  what `load` gave
+  //! @param old  what `others` gave
+  //! @threads one warp
   static __device__ void store(std::byte* page, place const& at, joint_codes const& codes,
-                               uint2 const& others, int lane) noexcept
+                               uint2 const& old, int lane) noexcept
   {
     bool const is_value          = joint_lane::has_value(lane);
-    std::uint32_t const shift    = is_value ? 8 * at.byte : 4 * at.second;
-    std::uint32_t const of_token = (is_value ? 0xFFu : 0x0F0F'0F0Fu) << shift;
-    auto const word              = [&](std::uint32_t old, std::uint32_t four) {
-      std::uint32_t const one = four | four >> 6 | four >> 12 | four >> 18;
-      return (old & ~of_token) | ((is_value ? one : four) << shift & of_token);
+    std::uint32_t const shift    = 4 * at.second;
+    std::uint32_t const of_token = 0x0F0F'0F0Fu << shift;
+    auto const with_others       = [&](std::uint32_t others, std::uint32_t four) {
+      return (others & ~of_token) | four << shift;
     };
-    detail::store_at(page, is_value ? at.value : at.key,
-                     uint2{word(others.x, codes.bytes[0]), word(others.y, codes.bytes[1])});
+    auto const in_byte = [](std::uint32_t four) {
+      return (four | four >> 6 | four >> 12 | four >> 18) & 0xFFu;
+    };
+    // Of the two bytes of a value's share, lane h stores the first and lane 16 + h the second.
+    std::uint32_t const first =
+      __shfl_xor_sync(detail::whole_warp, in_byte(codes.bytes[0]), joint_lane::owners);
+    if (!is_value) {
+      detail::store_at(
+        page, at.key,
+        uint2{with_others(old.x, codes.bytes[0]), with_others(old.y, codes.bytes[1])});
+    }
+    detail::store_at(page, at.value + at.byte + (is_value ? 4u : 0u),
+                     static_cast<std::uint8_t>(is_value ? in_byte(codes.bytes[1]) : first));
   }
 };
 

@@ -104,7 +104,7 @@ class joint_demotion {
  public:
   __device__ joint_demotion(page_pool_ref const& pool, token_move const& move, int lane) noexcept
     : codes_{from::load(pool.page(move.from), from_place::of(move.from_token, lane), lane)},
-      others_{to::load(pool.page(move.to), to_place::of(move.to_token, lane), lane)},
+      others_{to::others(pool.page(move.to), to_place::of(move.to_token, lane), lane)},
       label_{load_at<std::uint32_t>(pool.page(move.from), from_place::label(move.from_token, lane))}
   {}
   __device__ void store(page_pool_ref const& pool, token_move const& move, format_spec const& low,

@@ -93,7 +93,8 @@ struct step_tile {
 template <class Tuning>
 struct step_decide_shared {
   static constexpr unsigned row_warps = Tuning::rows / 32;
-  uint4 found[3][Tuning::rows];  //!< step_token by step_role, as plain words
+  uint4 found[3][Tuning::rows];    //!< step_token by step_role, as plain words
+  step_role wanted[Tuning::rows];  //!< where the policy decides about the leaving token first
   std::uint32_t demand_of_warp[row_warps];
 };
 
@@ -128,20 +129,49 @@ DIFFKV_KERNEL void __launch_bounds__(Tuning::decide_threads)
   std::uint32_t const part = threadIdx.x / Tuning::rows;  // 0 plans, the others look
   std::uint32_t const r    = threadIdx.x % Tuning::rows;
   bool const has_row       = part == 0 && r < tile.rows;
+  bool const looks         = part > 0 && r < tile.rows;
+  auto const role          = static_cast<step_role>(part - 1);
+  row_view const row{&cache, base + r};
   row_state state{};
-  std::int32_t position = 0;
+  layer_state of_layer{};
   thresholds limits{};
-  if (has_row) {
+  step_search search{};
+  if (r < tile.rows) {
     std::uint32_t const layer = layer_of(r);
+    of_layer                  = cache.layer(tile.slot, layer);
     state                     = cache.state.rows[base + r];
-    position                  = cache.layer(tile.slot, layer).num_tokens;
-    limits = cache.limits.of(tile.slot, layer, (tile.first_row + r) % cache.shape.num_heads);
-  } else if (part > 0 && r < tile.rows) {
-    layer_state const of_layer = cache.layer(tile.slot, layer_of(r));
-    row_view const row{&cache, base + r};
-    shared.found[part - 1][r] =
-      to_words(find_step_token(static_cast<step_role>(part - 1), row, row.state().tokens,
-                               of_layer.queries, of_layer.num_tokens + 1));
+    if (looks) { search = {role, row, of_layer.num_tokens + 1}; }
+    if (has_row) {
+      limits = cache.limits.of(tile.slot, layer, (tile.first_row + r) % cache.shape.num_heads);
+    }
+  }
+  auto const look = [&] {
+    shared.found[part - 1][r] = to_words(search.find(row, state.tokens, of_layer.queries));
+  };
+  std::int32_t const position = of_layer.num_tokens;
+  if constexpr (decides_leaving_first_v<Policy>) {
+    // One of the others is looked up, at most: pages lie far apart, so that is what costs.
+    if (looks && role == step_role::leaving) { look(); }
+    __syncthreads();
+    if (has_row) {
+      // The policy need not know of sequences longer than max_tokens.
+      shared.wanted[r] = step_role::leaving;
+      if (position < cache.shape.max_tokens) {
+        shared.wanted[r] = role_after_leaving(
+          p.policy, view_of_leaving(to_step_token(shared.found[0][r]), state, cache.tiers,
+                                    cache.shape.window, position + 1, limits));
+      }
+    }
+    __syncthreads();
+    if (looks && role != step_role::leaving) {
+      if (shared.wanted[r] == role) {
+        look();
+      } else {
+        shared.found[part - 1][r] = to_words({});
+      }
+    }
+  } else {
+    if (looks) { look(); }
   }
   __syncthreads();
   row_step plan{};

@@ -162,6 +162,76 @@ static_assert(max_score_every == 4);
 
 }  // namespace detail
 
+//! Who may be the token of a role: the leaving token, or the candidates of a tier.
+class step_search {
+ public:
+  //! Nobody.
+  step_search() = default;
+  //! @param num_tokens  N of the row's layer, the token being reserved included
+  DIFFKV_HOST_DEVICE step_search(step_role role, row_view const& row,
+                                 std::int32_t num_tokens) noexcept
+    : role_{role}
+  {
+    cache_ref const& cache = *row.cache;
+    if (role == step_role::leaving) {
+      std::int32_t const position = num_tokens - cache.shape.window - 1;
+      if (position >= 0) { next_ = {position, cache.state.window_slot(row.row, position), 0.0f}; }
+    } else {
+      waiting_ = {cache.state.candidates_of(row.row, tier_of_role()),
+                  cache.state.candidates_per_tier};
+      next_    = waiting_.next();
+    }
+  }
+  //! Looks at the pages; the slot is none if there is no such token.
+  //! @param tokens   of the row
+  //! @param queries  of its layer
+  [[nodiscard]] DIFFKV_HOST_DEVICE step_token find(row_view const& row, tier_counts tokens,
+                                                   query_span const& queries) noexcept
+  {
+    cache_ref const& cache = *row.cache;
+    tier const t           = tier_of_role();
+    // A copy, not a reference to one of the two: device code then keeps all of it in registers.
+    page_geometry geometry = cache.tiers.low;
+    if (t == tier::high) { geometry = cache.tiers.high; }
+    auto const tokens_per_page = static_cast<std::uint32_t>(geometry.tokens_per_page);
+    while (next_.present()) {
+      std::int32_t position = -1;
+      float score           = 0.0f;
+      if (next_.slot < tokens.of(t)) {
+        page_id const id = cache.table.entry(row.row, t, next_.slot / tokens_per_page);
+        page_view const page{cache.pool.page(id), &geometry};
+        auto const token = static_cast<int>(next_.slot % tokens_per_page);
+        score            = page.score(token);
+        if (role_ != step_role::leaving) { position = page.position(token); }
+      }
+      // A candidate that is no longer where it was makes room for the next one.
+      if (role_ == step_role::leaving || position == next_.position) {
+        std::int32_t const number = next_.position + 1;
+        std::int32_t const count  = queries.count(number);
+        step_token found{next_.slot, {}};
+        // A token whose importance is no number, or that no query has seen, is not moved.
+        if (count > 0) {
+          float const importance = importance_of(score, count);
+          found.view             = {!detail::is_nan(importance), importance, number};
+        }
+        return found;
+      }
+      next_ = waiting_.next();
+    }
+    return {};
+  }
+
+ private:
+  [[nodiscard]] DIFFKV_HOST_DEVICE tier tier_of_role() const noexcept
+  {
+    return role_ == step_role::least_low ? tier::low : tier::high;
+  }
+
+  step_role role_ = step_role::leaving;
+  candidate next_{};
+  detail::candidate_queue waiting_{};
+};
+
 //! Finds one of the tokens that a step may move; its slot is none if there is no such token.
 //! @param tokens  of the row
 //! @param queries, num_tokens  of its layer; num_tokens: N, the token being reserved included
@@ -171,46 +241,39 @@ static_assert(max_score_every == 4);
                                                                    query_span const& queries,
                                                                    std::int32_t num_tokens) noexcept
 {
-  cache_ref const& cache = *row.cache;
-  tier const t           = role == step_role::least_low ? tier::low : tier::high;
-  // A copy, not a reference to one of the two: device code then keeps all of it in registers.
-  page_geometry geometry = cache.tiers.low;
-  if (t == tier::high) { geometry = cache.tiers.high; }
-  auto const tokens_per_page = static_cast<std::uint32_t>(geometry.tokens_per_page);
-  candidate next{};
-  detail::candidate_queue waiting{};
-  if (role == step_role::leaving) {
-    std::int32_t const position = num_tokens - cache.shape.window - 1;
-    if (position >= 0) { next = {position, cache.state.window_slot(row.row, position), 0.0f}; }
-  } else {
-    waiting = {cache.state.candidates_of(row.row, t), cache.state.candidates_per_tier};
-    next    = waiting.next();
+  return step_search{role, row, num_tokens}.find(row, tokens, queries);
+}
+
+//! Which token a policy that decides about the leaving token first looks at then; leaving: none.
+template <class Policy>
+[[nodiscard]] DIFFKV_HOST_DEVICE step_role role_after_leaving(Policy const& policy,
+                                                              step_view view) noexcept
+{
+  static_assert(decides_leaving_first_v<Policy>);
+  view.least_high = view.least_low = {};
+  switch (policy.step(view).action) {
+    case step_action::prune_leaving:
+      return step_role::leaving;
+    case step_action::demote_leaving:
+      return step_role::least_low;
+    default:
+      return step_role::least_high;
   }
-  while (next.present()) {
-    std::int32_t position = -1;
-    float score           = 0.0f;
-    if (next.slot < tokens.of(t)) {
-      page_id const id = cache.table.entry(row.row, t, next.slot / tokens_per_page);
-      page_view const page{cache.pool.page(id), &geometry};
-      auto const token = static_cast<int>(next.slot % tokens_per_page);
-      score            = page.score(token);
-      if (role != step_role::leaving) { position = page.position(token); }
-    }
-    // A candidate that is no longer where it was makes room for the next one.
-    if (role == step_role::leaving || position == next.position) {
-      std::int32_t const number = next.position + 1;
-      std::int32_t const count  = queries.count(number);
-      step_token found{next.slot, {}};
-      // A token whose importance is no number, or that no query has seen, is not moved.
-      if (count > 0) {
-        float const importance = importance_of(score, count);
-        found.view             = {!detail::is_nan(importance), importance, number};
-      }
-      return found;
-    }
-    next = waiting.next();
-  }
-  return {};
+}
+
+//! What a policy sees before the least tokens are known.
+[[nodiscard]] DIFFKV_HOST_DEVICE inline step_view view_of_leaving(
+  step_token const& leaving, row_state const& row, tier_pages const& tiers, std::int32_t window,
+  std::int32_t num_tokens, thresholds limits) noexcept
+{
+  step_view view{};
+  view.num_tokens = num_tokens;
+  view.window     = window;
+  view.counts     = row.tokens;
+  view.limits     = limits;
+  view.has_low    = tiers.has_low;
+  view.leaving    = leaving.view;
+  return view;
 }
 
 //! Asks the policy, knowing the tokens that may move.
@@ -221,13 +284,7 @@ plan_found_tokens(Policy const& policy, step_token const& leaving, step_token co
                   std::int32_t window, std::int32_t num_tokens, thresholds limits) noexcept
 {
   static_assert(is_policy_v<Policy>, "Policy must fulfil policy/contract.hpp");
-  step_view view{};
-  view.num_tokens = num_tokens;
-  view.window     = window;
-  view.counts     = row.tokens;
-  view.limits     = limits;
-  view.has_low    = tiers.has_low;
-  view.leaving    = leaving.view;
+  step_view view  = view_of_leaving(leaving, row, tiers, window, num_tokens, limits);
   view.least_high = least_high.view;
   view.least_low  = least_low.view;
   return plan_moves(policy.step(view), {leaving.slot, least_high.slot, least_low.slot}, row, tiers);

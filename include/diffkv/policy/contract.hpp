@@ -21,6 +21,14 @@
 //!
 //!     void validate(max_tokens) const                      // throws invalid_argument; kv_cache asks
 //!
+//! And, if `step` looks at the least low token only where the leaving token is demoted, and at the
+//! least high one only where the leaving token stays or there is none, so that a step need not look
+//! the others up in memory:
+//!
+//!     using leaving_first = ...;                           // the policy itself, by its name
+//!
+//! By its name, as a policy that derives from it and steps otherwise must not say so unawares.
+//!
 //! Laws (tests/policy/contract.hpp checks them for any policy):
 //!   - classify and step are pure; classify never sees a token of the window or of count 0;
 //!   - a token of greater importance, all else equal, never gets a lesser tier (in step: the leaving
@@ -28,6 +36,7 @@
 //!   - the importance given to classify, step and priority is a number: what surrounds the policy
 //!     (policy/prompt_tiers.hpp, compaction/step_plan.hpp) keeps tokens whose importance is NaN;
 //!   - step names a victim only if it was present in the view;
+//!   - with leaving_first, step decides the same where the tokens that it says it ignores are absent;
 //!   - where `has_low` is false nothing goes to the low tier (use `without_low`).
 #include <diffkv/core/types.hpp>
 #include <diffkv/policy/importance.hpp>
@@ -130,6 +139,15 @@ struct has_validate : std::false_type {};
 template <class T>
 struct has_validate<T, std::void_t<decltype(std::declval<T const&>().validate(std::int32_t{}))>>
   : std::true_type {};
+
+//! Whether a policy says of itself, not of a base, that it decides about the leaving token first.
+template <class T, class = void>
+struct decides_leaving_first : std::false_type {};
+template <class T>
+struct decides_leaving_first<T, std::void_t<typename T::leaving_first>>
+  : std::is_same<typename T::leaving_first, T> {};
+template <class T>
+inline constexpr bool decides_leaving_first_v = decides_leaving_first<T>::value;
 
 //! Asks a policy whether it can serve sequences of up to `max_tokens` tokens.
 //! @throws invalid_argument naming what it lacks

@@ -12,6 +12,7 @@ namespace diffkv {
 //! @source DiffKV, arXiv:2412.03131, section on compression policy
 struct paper_policy {
   using row_parameters = no_parameters;
+  using leaving_first  = paper_policy;
 
   //! Every later query of the prompt counts.
   [[nodiscard]] DIFFKV_HOST_DEVICE constexpr std::int32_t prompt_queries(

@@ -13,6 +13,7 @@ namespace diffkv {
 //! a_h = 2 says at any length: twice what even attention would have given this token.
 struct relative_policy {
   using row_parameters = no_parameters;
+  using leaving_first  = relative_policy;
   harmonic_ref harmonic{};  //!< must outlive the policy's use and reach the longest sequence
 
   //! @throws invalid_argument if the table does not reach the longest sequence
