@@ -243,7 +243,7 @@ struct decode_warp {
     __syncwarp();
     page_walk<Traits, T, Out> walk{p, range, at.lane};
     row_note* const notes    = place.notes();
-    std::uint32_t const ring = shared_address(place.memory_of(place.warp));
+    std::uint32_t const ring = kept_shared_address(place.memory_of(place.warp));
     std::uint32_t page       = place.begin_of_warp(blockIdx.x * place.warps + place.warp);
     std::uint32_t const end  = page + range.num_pages;
     tile_note queue[slots]{};  // of the tile at hand, and of those on their way

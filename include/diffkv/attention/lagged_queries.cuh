@@ -87,7 +87,7 @@ struct lagged_queries {
         float sum = 0.0f;
 #pragma unroll
         for (int e = 0; e < share::per_group; ++e) {
-          sum = fmaf(x[g * share::per_group + e], steps_of_unit, sum);
+          sum += rounded_to_integer(x[g * share::per_group + e], steps_of_unit);
         }
         sum           = sum_over_t(sum);
         sums[i][0][g] = __shfl_sync(all, sum, 8 * at.t);

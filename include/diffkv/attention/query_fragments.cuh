@@ -90,11 +90,11 @@ __device__ void load_share(T const* from, bool whole, int owner,
 //! 2 FirstMask, ...; the other lanes hold other vectors.
 //! @param stage  shared memory of the warp for the vectors, where the rotation has several blocks
 //! @threads one warp
-template <int HeadDim, int Groups, int Owners, int FirstMask>
-__device__ void rotate_share(float (&x)[vector_share<HeadDim, Groups, Owners>::elements],
-                             float* stage, int lane) noexcept
+template <int HeadDim, int Groups, int Owners, int FirstMask, int Elements>
+__device__ void rotate_share(float (&x)[Elements], float* stage, int lane) noexcept
 {
   using share = vector_share<HeadDim, Groups, Owners>;
+  static_assert(Elements == share::elements);
   if constexpr (rotation_block(HeadDim) == HeadDim) {
     rotate_over_lanes<HeadDim, Groups, Owners, FirstMask>(x, lane);
   } else {
@@ -172,6 +172,12 @@ inline constexpr std::uint32_t low_bytes    = 0x0040u;
 inline constexpr std::uint32_t second_bytes = 0x0051u;
 inline constexpr float query_code_limit     = 32512.0f;  //!< 127 * 256
 
+//! The integer that `pack_codes` takes bytes of.
+[[nodiscard]] __device__ inline float rounded_to_integer(float x, float factor) noexcept
+{
+  return fmaf(x, factor, integer_magic) - integer_magic;
+}
+
 //! Columns of 16-bit queries against codes: of head 4 s + g / 2 the high byte where g is even, the low
 //! byte where it is odd. logit = factor * sum over groups of (scale * product + zero * sum).
 template <int HeadDim, int Groups, int Sets>
@@ -199,10 +205,14 @@ struct code_queries {
     }
 #pragma unroll
     for (int g = 0; g < Groups; ++g) {
-      float sum = 0.0f;  // of the queries as they were, for the zeros
+      // For the zeros, of the rounded queries, too: rounding then shows in proportion to the keys,
+      // not to their codes, which are all positive. A NaN stays in the sum.
+      float sum = 0.0f;
 #pragma unroll
-      for (int i = 0; i < share::per_group; ++i) { sum += x[g * share::per_group + i]; }
-      sums[s][g] = __shfl_sync(0xFFFF'FFFFu, sum_over_t(sum) * scale, 8 * at.t);
+      for (int i = 0; i < share::per_group; ++i) {
+        sum += rounded_to_integer(x[g * share::per_group + i], scale);
+      }
+      sums[s][g] = __shfl_sync(0xFFFF'FFFFu, sum_over_t(sum), 8 * at.t);
     }
     // Never 0: a token that is left out has a logit of -inf.
     factor[s] =

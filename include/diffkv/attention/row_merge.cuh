@@ -112,7 +112,7 @@ struct decode_place {
   }
   [[nodiscard]] __device__ std::uint32_t barriers() const noexcept
   {
-    return shared_address(notes() + Traits::slots);
+    return kept_shared_address(notes() + Traits::slots);
   }
 };
 
@@ -213,6 +213,7 @@ __device__ __noinline__ void hand_over(decode_params<Traits, T, Out> const& p,
       arrived.fetch_add(pages_read, cuda::memory_order_acq_rel) + pages_read == here_end - here;
   }
   if (__shfl_sync(all, completes ? 1 : 0, 0) == 0) { return; }
+  __syncwarp();  // a shuffle does not pass on what lane 0 has acquired
   bool const ends_early = end < at.begin_of_warp(blockIdx.x * at.warps + last + 1);
   part_list<Traits> const of_warps{at, false, first, 1, last - first + 1, 0, ends_early};
   bool const within              = begin >= cta_begin && end <= cta_end;
@@ -232,6 +233,7 @@ __device__ __noinline__ void hand_over(decode_params<Traits, T, Out> const& p,
     if (is_last) { arrivals.store(0, cuda::memory_order_relaxed); }
   }
   if (__shfl_sync(all, is_last ? 1 : 0, 0) == 0) { return; }
+  __syncwarp();
   part_list<Traits> const of_ctas{at,        true, first_cta, 1, last_cta - first_cta + 1,
                                   first_cta, false};
   if (of_ctas.count <= Traits::tuning::few_parts) {

@@ -105,6 +105,13 @@ __device__ inline void mma_f16(float (&d)[4], std::uint32_t const (&a)[4], std::
 {
   return static_cast<std::uint32_t>(__cvta_generic_to_shared(p));
 }
+//! The same, not computed again wherever it is used: that takes a slow special register.
+[[nodiscard]] __device__ inline std::uint32_t kept_shared_address(void const* p) noexcept
+{
+  std::uint32_t address = shared_address(p);
+  asm volatile("" : "+r"(address));
+  return address;
+}
 __device__ inline void load_shared(std::uint32_t (&w)[4], std::uint32_t address) noexcept
 {
   asm volatile("ld.shared.v4.u32 {%0,%1,%2,%3}, [%4];"
