@@ -60,7 +60,7 @@ int main()
   diffkv::kv_cache<config> twin{options};
 
   // --- What attention needs besides: room for the plan of a step, and scratch.
-  diffkv::decode_grid const grid = diffkv::default_decode_grid<config, variant>(cache.shape);
+  diffkv::decode_grid const grid = diffkv::default_decode_grid<config, variant>();
   std::size_t const bytes =
     diffkv::decode_workspace_bytes<config, variant>(cache.shape, capacity, layers, grid);
   diffkv::buffer<std::byte, diffkv::cuda_async_resource> memory{bytes, resource};
@@ -77,6 +77,7 @@ int main()
     std::size_t const first = (layer * prompts[0] * qkv_heads + first_head) * head_dim;
     return diffkv::packed<__half const>(x->qkv + first, qkv_heads, head_dim);
   };
+  diffkv::vectors<__half const> const no_query{};  // attention keeps the query for later scores
   constexpr std::uint32_t query = 0, key = num_q_heads, value = num_q_heads + num_heads;
 
   // --- 1. The prompts.
@@ -109,7 +110,7 @@ int main()
   diffkv::plan_decode<config>(cache, batch, layers, work, stream);
   for (std::uint32_t layer = 0; layer < layers.count; ++layer) {
     auto const out = diffkv::packed(x->out[layer], num_q_heads, head_dim);
-    owner.append(batch, layer, from(layer, key), from(layer, value), from(layer, query), stream);
+    owner.append(batch, layer, from(layer, key), from(layer, value), no_query, stream);
     diffkv::decode_attention<config, variant>(cache, layer, owner.policy(), attention, work,
                                               from(layer, query), out, /*lse=*/nullptr, stream);
   }

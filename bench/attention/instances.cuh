@@ -15,7 +15,7 @@ namespace bench {
 template <class Config, class Variant>
 decode_workspace_ref make_attention_workspace(std::vector<void*>& owned, cache_shape const& shape)
 {
-  decode_grid const grid = default_decode_grid<Config, Variant>(shape);
+  decode_grid const grid = default_decode_grid<Config, Variant>();
   layer_range const layers{0, shape.num_layers};
   std::size_t const bytes =
     decode_workspace_bytes<Config, Variant>(shape, shape.num_slots, layers, grid);

@@ -66,7 +66,7 @@ class decode_device {
   decode_device(cache_ref const& cache, decode_call const& call, policy_type const& policy = {})
     : cache_{cache}, call_{call}, policy_{policy}
   {
-    decode_grid const usual = default_decode_grid<Config, Variant>(cache.shape);
+    decode_grid const usual = default_decode_grid<Config, Variant>();
     if (call_.grid.ctas == 0) { call_.grid = usual; }
     // As many warps of a CTA as its memory has room for.
     if (call_.grid.warps > usual.warps) { call_.grid.warps = usual.warps; }

@@ -25,7 +25,7 @@ struct row_queries {
   std::int32_t first_position;  //!< of the sliding window
 
   template <class Tile>
-  [[nodiscard]] __device__ auto const& of() const noexcept
+  [[nodiscard]] __device__ queries_for<Tile, Traits::sets> const& of() const noexcept
   {
     if constexpr (std::is_same_v<queries_for<Tile, Traits::sets>, high_type>) {
       return high;

@@ -114,7 +114,7 @@ void expect_decodable(cache_ref const& cache, std::uint32_t layer, attention_opt
 //! has room for.
 //! @throws cuda_error; invalid_argument if not even one warp fits
 template <class Config, class Variant>
-[[nodiscard]] decode_grid default_decode_grid(cache_shape const& /*shape*/)
+[[nodiscard]] decode_grid default_decode_grid()
 {
   using traits = detail::decode_traits<Config, Variant>;
   int device   = 0;

@@ -183,7 +183,7 @@ struct score_path<Traits, true> {
 
  private:
   template <class Tile>
-  [[nodiscard]] __device__ auto const& queries() const noexcept
+  [[nodiscard]] __device__ queries_of<Tile> const& queries() const noexcept
   {
     if constexpr (std::is_same_v<queries_of<Tile>, high_type>) {
       return high;

@@ -12,6 +12,10 @@
 
 #include <cstdint>
 
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ < 800
+#error "diffkv: attention needs compute capability 8.0 or later, e.g. nvcc -arch=sm_80"
+#endif
+
 namespace diffkv::detail {
 
 //! Where a lane stands in fragments.
