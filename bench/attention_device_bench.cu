@@ -6,8 +6,7 @@
 // measured together, in turns, whichever of them are asked for; the read ceiling is measured beside
 // each.
 //   of_ceiling    bytes (codes and metadata of the tokens) per time, over those of a kernel that
-//   only
-//                 reads, 8 GiB in one launch
+//                 only reads, 8 GiB in one launch
 //   of_same_read  time of a kernel that only reads as many bytes, over time
 // `planned_attention` has the plan of all layers in front of them, too.
 // `attention_once` launches a case once for each layer, for a profiler.

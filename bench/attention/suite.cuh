@@ -5,7 +5,7 @@
 //! @file
 //! Measures decode launches that are to be compared: all in one process, taking turns, each beside the
 //! machine's read ceiling of the same moment. The card throttles, and cards differ.
-#include "attention/check.hpp"
+#include "attention/check.cuh"
 #include "attention/read_ceiling.cuh"
 #include "graph_time.hpp"
 

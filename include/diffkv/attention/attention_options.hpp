@@ -16,7 +16,7 @@ struct attention_options {
   float scale    = 0.0f;            //!< usually 1 / sqrt(head_dim); 0 gives the mean of the values
   float soft_cap = 0.0f;            //!< > 0: logit := cap * tanh(logit / cap)
   std::int32_t sliding_window = 0;  //!< > 0: only the last so many positions are attended to
-  int splits                  = 1;  //!< parts of a row that are computed apart and merged
+  int splits                  = 1;  //!< parts of a row that the host computes apart and merges
   //! Overrides the default per format (attention/score_update.hpp).
   bool exact_lagged_queries = false;
 };

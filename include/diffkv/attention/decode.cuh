@@ -46,8 +46,8 @@ DIFFKV_KERNEL void __launch_bounds__(Traits::tuning::warps * 32, 1)
   std::uint32_t const share = blockIdx.x * warps + warp;
   if (threadIdx.x <= Traits::tuning::warps) { cta.arrived[threadIdx.x] = 0; }
   if (threadIdx.x == 0) { cta.num_waiting = 0; }
-  // No kernel has started before the plan's end, so that it may be read before the kernel in front
-  // has ended; its first page may not.
+  // Nothing starts before the plan's kernel has ended (wait_for_previous_alone), so the plan may be
+  // read before the kernel in front has ended; pages, which that one may write, may not.
   warp_range const range     = load_plan(p.ranges[share]);
   planned_layer const totals = load_plan(*p.totals);
   decode_place<Traits> const place{&cta, shared, p.partials, p.num_warps, p.ctas, totals.num_pages};
@@ -68,10 +68,10 @@ template <class T>
          v.token_stride % stride == 0 && v.head_stride % stride == 0;
 }
 
-//! Shared memory of a CTA beside that of its warps, what the system keeps included.
+//! Static shared memory of a CTA; what the system reserves is not in the device's limit.
 template <class Traits>
 inline constexpr std::uint32_t static_bytes =
-  round_up(static_cast<std::uint32_t>(sizeof(decode_cta<Traits>)), 128u) + 1024u;
+  round_up(static_cast<std::uint32_t>(sizeof(decode_cta<Traits>)), 128u);
 
 //! @throws invalid_argument naming what does not fit
 template <class Traits>
@@ -98,12 +98,18 @@ void expect_decodable(cache_ref const& cache, std::uint32_t layer, attention_opt
   DIFFKV_EXPECTS(variant::sliding_window || options.sliding_window <= 0,
                  "options: sliding_window must be 0 with a variant that has none");
   DIFFKV_EXPECTS(!Traits::has_scores || options.exact_lagged_queries == variant::exact_lag,
-                 "options: exact_lagged_queries differs from the variant's");
+                 std::string{"options: exact_lagged_queries must be "} +
+                   (variant::exact_lag ? "true" : "false") + ", as the variant's");
+  DIFFKV_EXPECTS(
+    work.grid.warps >= 1 && work.grid.warps <= static_cast<std::uint32_t>(Traits::tuning::warps),
+    "workspace: its grid has " + std::to_string(work.grid.warps) + " warps a CTA, not 1 .. " +
+      std::to_string(Traits::tuning::warps));
+  DIFFKV_EXPECTS(work.grid.passes == static_cast<std::uint32_t>(Traits::passes),
+                 "workspace: its grid has " + std::to_string(work.grid.passes) +
+                   " passes, the variant " + std::to_string(Traits::passes));
   DIFFKV_EXPECTS(work.totals != nullptr &&
-                   work.grid.passes == static_cast<std::uint32_t>(Traits::passes) &&
                    work.partial_floats == static_cast<std::uint32_t>(Traits::part_floats) &&
-                   work.grid.warps >= 1 && work.grid.num_warps() <= most_warps &&
-                   work.grid.warps <= static_cast<std::uint32_t>(Traits::tuning::warps) &&
+                   work.grid.num_warps() <= most_warps &&
                    work.num_rows == work.capacity * shape.num_heads * work.grid.passes,
                  "workspace: it was not made for this cache and variant");
 }
@@ -131,9 +137,10 @@ template <class Config, class Variant>
   return {static_cast<std::uint32_t>(ctas), warps, static_cast<std::uint32_t>(traits::passes)};
 }
 
-//! Memory of the plan of a step and of the scratch of its launches.
+//! Bytes of the plan of a step and of the scratch of its launches.
 //! @param capacity  sequences of a batch, at most
 //! @param layers    that are planned together
+//! @param grid      default_decode_grid(), or one of fewer CTAs or warps
 //! @throws as decode_workspace_bytes without template parameters
 template <class Config, class Variant>
 [[nodiscard]] std::size_t decode_workspace_bytes(cache_shape const& shape, std::uint32_t capacity,
@@ -164,6 +171,8 @@ template <class Config, class Variant>
 //! @tparam Variant   decode_variant; its group_size is the cache's, its score_every 0 or the cache's
 //! @tparam T, Out    elements of query and out: float, __half, __nv_bfloat16
 //! @param cache      handles in device memory
+//! @param layer      of those planned
+//! @param policy     as `step` was given it; what it points at lies in device memory
 //! @param options    `splits` is not read, the plan splits; `exact_lagged_queries` must be the variant's
 //! @param work       the plan of this step; one launch at a time
 //! @param query      [batch, num_q_heads, head_dim], rotary embedding applied, not conditioned
@@ -171,6 +180,7 @@ template <class Config, class Variant>
 //! @param lse        [batch, num_q_heads] f32 natural logarithm, or null; -inf for a row without tokens
 //! @pre    `append` of this layer stored the token of each sequence; sequences that `step` refused give
 //!         attention over what they have and record nothing
+//! @pre    where scores are kept, at most one launch per layer and plan: a second one adds them again
 //! @throws invalid_argument naming the argument, before any launch; cuda_error
 //! @stream ordered in `stream`, does not wait, may be captured in a graph; one kernel
 //! @cost   reads each page once per 16 q_heads (8 at head_dim 256) of a head; no allocation

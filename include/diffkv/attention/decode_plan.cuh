@@ -15,7 +15,7 @@ namespace diffkv {
 
 //! Measured on an H200, where most of the time is loads that wait for loads: half the threads are no
 //! faster, a layer in one CTA takes twice as long as in four.
-struct plan_tuning_sm90 {
+struct decode_plan_tuning_sm90 {
   static constexpr unsigned threads = 1024;  //!< of a CTA, at most
   static constexpr unsigned least   = 256;   //!< of a CTA, at least
   static constexpr unsigned ctas    = 264;   //!< of a launch, where layers are few: two per SM
@@ -229,7 +229,7 @@ template <class Config>
 void plan_decode(cache_ref const& cache, batch_ref const& batch, layer_range layers,
                  decode_workspace_ref const& work, cudaStream_t stream)
 {
-  using tuning = plan_tuning_sm90;
+  using tuning = decode_plan_tuning_sm90;
   expect_config<Config>(cache);
   detail::expect_plannable(cache, batch, layers, work);
   if (layers.count == 0) { return; }

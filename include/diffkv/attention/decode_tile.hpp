@@ -25,7 +25,6 @@ inline constexpr int most_blocks_at_once = 4;
 struct tile_geometry {
   static constexpr int num_segments = 6;
 
-  int page_blocks     = 0;
   int part_blocks     = 0;  //!< of a page, in a tile
   int tiles_per_page  = 0;
   int pages_per_tile  = 0;
@@ -54,13 +53,13 @@ struct tile_geometry {
   cut.segments[5]         = {page.positions, 0, size(4 * block_tokens)};
   std::uint32_t per_block = 0;
   for (int s = 0; s < cut.num_read; ++s) { per_block += cut.segments[s].per_block; }
-  cut.page_blocks    = page.tokens_per_page / block_tokens;
+  int const blocks   = page.tokens_per_page / block_tokens;
   int const most     = max_of(1, static_cast<int>(most_bytes / per_block));
-  cut.tiles_per_page = ceil_div(cut.page_blocks, most);
-  cut.part_blocks    = ceil_div(cut.page_blocks, cut.tiles_per_page);
+  cut.tiles_per_page = ceil_div(blocks, most);
+  cut.part_blocks    = ceil_div(blocks, cut.tiles_per_page);
   // Small pages are computed together, except by the score path, which looks at one at a time.
   int const together = min_of(most_blocks_at_once, static_cast<int>(enough_bytes / per_block));
-  cut.pages_per_tile = with_scores ? 1 : max_of(1, together / cut.page_blocks);
+  cut.pages_per_tile = with_scores ? 1 : max_of(1, together / blocks);
   for (int s = 0; s < cut.num_read; ++s) {
     cut.segments[s].in_tile = cut.bytes;
     cut.bytes += cut.segments[s].per_block * static_cast<std::uint32_t>(cut.part_blocks);
@@ -71,7 +70,6 @@ struct tile_geometry {
 //! The same as a type.
 template <class Layout, bool WithScores, std::uint32_t MostBytes, std::uint32_t EnoughBytes>
 struct decode_tile {
-  using layout                      = Layout;
   static constexpr int head_dim     = Layout::head_dim;
   static constexpr code_spec key    = Layout::geometry.format.key;
   static constexpr code_spec value  = Layout::geometry.format.value;

@@ -25,7 +25,6 @@ struct decode_tuning_sm90 {
 
 template <class Config, class Variant>
 struct decode_traits {
-  using config  = Config;
   using variant = Variant;
   using policy  = typename Config::policy_type;
   using layouts = typename Config::layouts;
@@ -51,8 +50,6 @@ struct decode_traits {
     decode_tile<Layout, needs_positions, tuning::most_tile_bytes, tuning::enough_tile_bytes>;
   using high_tile = tile_of<typename layouts::high>;
   using low_tile  = tile_of<typename layouts::low>;
-  static constexpr element_order high_keys{head_dim, high_tile::key.groups};
-  static constexpr element_order low_keys{head_dim, low_tile::key.groups};
   static constexpr element_order values{head_dim, high_tile::value.groups};
   static_assert(low_tile::value.groups == values.groups,
                 "decode attention wants the values of both tiers in as many scale groups");
@@ -65,7 +62,7 @@ struct decode_traits {
 
   // A partial result: sums [heads, head_dim], (maximum, sum) [heads], scale * q.c [heads] where
   // keys are centred, candidates [2, places].
-  static constexpr int candidate_places = has_scores ? max_of(1, score_every) : 0;
+  static constexpr int candidate_places = score_every;       //!< of a tier
   static constexpr int part_states      = heads * head_dim;  //!< float offset
   static constexpr int part_offsets     = part_states + 2 * heads;
   static constexpr int part_candidates  = part_offsets + (centred ? heads : 0);
@@ -82,7 +79,7 @@ struct decode_traits {
   //! Candidates of the row at hand.
   static constexpr std::uint32_t record_bytes =
     round_up(12u * num_stored_tiers * candidate_places, 16u);
-  static constexpr std::uint32_t note_bytes = 32u * slots;
+  static constexpr std::uint32_t note_bytes = 16u * slots;  //!< row_note (page_walk.cuh)
   static constexpr std::uint32_t warp_bytes =
     round_up(ring_bytes + part_bytes + stage_bytes + record_bytes + note_bytes + 8u * slots, 128u);
 

@@ -145,7 +145,8 @@ struct decode_warp {
     sums.clear();
   }
 
-  //! @param page     that the tile is of, and its ordinal in the row
+  //! @param page     first page of the tile
+  //! @param ordinal  of that page in the row
   //! @param in_low   whether the sums are mixed as low codes are
   __device__ void attend(tile_note note, std::uint32_t tile, page_id page, row_note const& row,
                          std::uint32_t ordinal, bool& in_low) noexcept

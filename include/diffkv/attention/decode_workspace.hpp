@@ -19,7 +19,8 @@ namespace diffkv {
 //! What one attention kernel is compiled for, beside a static_config.
 //! @tparam GroupSize   q_heads per head
 //! @tparam ScoreEvery  k of the cache whose scores it updates; 0: none
-//! @tparam SoftCap, SlidingWindow   whether attention_options may ask for them
+//! @tparam SoftCap        attention_options must ask for it
+//! @tparam SlidingWindow  attention_options may ask for it
 //! @tparam ExactLag    lagged queries as exact as attention's own (lag_rounding::none)
 template <int GroupSize, int ScoreEvery = 0, bool SoftCap = false, bool SlidingWindow = false,
           bool ExactLag = false>
@@ -127,6 +128,7 @@ struct decode_workspace_ref {
 static_assert(sizeof(planned_row) == 16 && sizeof(warp_range) == 32 &&
               sizeof(planned_sequence) == 32 && sizeof(planned_layer) == 16);
 
+//! Of a decode workspace, in bytes.
 inline constexpr std::size_t workspace_alignment = 256;
 //! Of a grid: the product of two numbers up to this fits 32 bits.
 inline constexpr std::uint32_t most_warps = 0xFFFFu;

@@ -7,7 +7,7 @@
 //! Read before this: attention/query_fragments.cuh.  Read next: attention/row_accumulator.cuh.
 //!
 //! Codes narrower than a byte are not all unpacked: the row g + 8 is the byte with the code of row g
-//! still in it (16 * high + low), and the product of row g is subtracted afterwards, exactly.
+//! still in it (2^bits * high + low), and the product of row g is subtracted afterwards, exactly.
 #include <diffkv/attention/query_fragments.cuh>
 
 namespace diffkv::detail {
@@ -58,7 +58,7 @@ inline constexpr float second_row_unit = Tile::key.bits == 4   ? 1.0f / 16
                                          : Tile::key.bits == 2 ? 1.0f / 4
                                                                : 1.0f;
 
-//! Logits of tokens g and g + 8 for head 4 s + t, in units of 1 / factor.
+//! Logits of tokens g and g + 8 for head 4 s + t, in units of factor.
 template <class Tile, int Sets>
 __device__ void multiply(key_block<Tile> const& keys,
                          code_queries<Tile::head_dim, Tile::key.groups, Sets> const& queries,

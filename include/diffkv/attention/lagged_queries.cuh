@@ -38,7 +38,6 @@ struct lag_columns {
 //! @tparam Exact  16 bits as in attention itself, else 8 (lag_rounding::int8)
 template <int HeadDim, int Groups, bool Codes, int Octets, bool Exact>
 struct lagged_queries {
-  static constexpr int octets = Octets;
   static constexpr int groups = Groups;
   using share                 = vector_share<HeadDim, Groups, 4>;
   static constexpr int steps  = share::elements / (Codes ? 8 : 4);

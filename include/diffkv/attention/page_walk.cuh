@@ -19,6 +19,8 @@ struct alignas(16) row_note {
   std::uint32_t flags;    //!< row_flag
 };
 
+static_assert(sizeof(row_note) == 16);
+
 namespace row_flag {
 inline constexpr std::uint32_t stored     = 1;  //!< as in planned_row
 inline constexpr std::uint32_t catches_up = 2;

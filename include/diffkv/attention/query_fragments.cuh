@@ -187,7 +187,7 @@ struct code_queries {
 
   std::uint32_t columns[Sets][steps][2];
   float factor[Sets];        //!< of head 4 s + t
-  float sums[Sets][Groups];  //!< of head 4 s + t, in units of 1 / factor
+  float sums[Sets][Groups];  //!< of head 4 s + t, in units of factor
 
   //! @param x     a lane's share of head 4 s + g / 2, scaled
   //! @param unit  what a logit of 1 is multiplied with

@@ -72,14 +72,14 @@ struct row_accumulator {
 }
 
 //! Weights of some tokens for head 4 s + t: token 16 b + g at 2 b, token 16 b + g + 8 at 2 b + 1.
-//! The reference is moved only when a weight exceeds 2^40, which f32 sums have room for; a NaN moves it
-//! too, and stays.
-//! @param logits  in units of 1 / factor; -inf: left out
+//! The reference is moved only when a lane's weights sum to more than 2^40, which f32 has room for; a NaN
+//! moves it too, and stays.
+//! @param logits  in units of factor; -inf: left out
 template <int Tokens, class Traits>
 __device__ void weigh_tokens(row_accumulator<Traits>& row, int s, float const (&logits)[Tokens],
                              float factor, float (&weights)[Tokens]) noexcept
 {
-  constexpr float most = 1.0995116e12f;
+  constexpr float most = 0x1p40f;
   auto const weigh     = [&] {
     float total = 0.0f;
 #pragma unroll

@@ -12,8 +12,8 @@
 
 namespace diffkv::detail {
 
-//! Sums of probabilities of tokens 16 b + g + 8 (t mod 2), one lane for every second query where a
-//! query has four heads, else twice.
+//! Sums of probabilities of tokens 16 b + g + 8 (t mod 2). With up to four q_heads, lanes t and t + 2 each
+//! have every second query; with more, both have the whole sum.
 template <int Blocks>
 struct block_additions {
   float sum[Blocks];

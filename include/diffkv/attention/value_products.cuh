@@ -86,8 +86,7 @@ struct weight_exchange {
   std::uint32_t second_sent;
   std::uint32_t even_block;  //!< how received bytes make a column of the first block, of the second
   std::uint32_t odd_block;
-  bool wants_rest;  //!< the low bytes, or what f16 rounding left
-  bool sends_rest_first;
+  bool is_rest;  //!< odd g: wants the low bytes (or what f16 rounding left), and sends them first
 
   explicit __device__ weight_exchange(fragment_lane at) noexcept
   {
@@ -97,14 +96,13 @@ struct weight_exchange {
     int const even_source              = 8 * at.t + at.g / 2;
     // Lanes of even g send the high plane first, lanes of odd g the low one; who wants the low
     // plane asks a lane of odd g first.
-    first_source     = even_source + (odd ? 4 : 0);
-    second_source    = even_source + (odd ? 0 : 4);
-    first_sent       = odd ? low_plane : high_plane;
-    second_sent      = odd ? high_plane : low_plane;
-    even_block       = odd ? 0x1054u : 0x5410u;
-    odd_block        = odd ? 0x3276u : 0x7632u;
-    wants_rest       = odd;
-    sends_rest_first = odd;
+    first_source  = even_source + (odd ? 4 : 0);
+    second_source = even_source + (odd ? 0 : 4);
+    first_sent    = odd ? low_plane : high_plane;
+    second_sent   = odd ? high_plane : low_plane;
+    even_block    = odd ? 0x1054u : 0x5410u;
+    odd_block     = odd ? 0x3276u : 0x7632u;
+    is_rest       = odd;
   }
 };
 
@@ -155,11 +153,11 @@ struct weight_columns {
         std::uint32_t const high = pack_f16(w0, w1, false);
         std::uint32_t const rest = pack_f16(w0, w1, true);
         std::uint32_t const first =
-          __shfl_sync(all, exchange.sends_rest_first ? rest : high, exchange.first_source);
+          __shfl_sync(all, exchange.is_rest ? rest : high, exchange.first_source);
         std::uint32_t const second =
-          __shfl_sync(all, exchange.sends_rest_first ? high : rest, exchange.second_source);
-        words[2 * b]     = exchange.wants_rest ? second : first;
-        words[2 * b + 1] = exchange.wants_rest ? first : second;
+          __shfl_sync(all, exchange.is_rest ? high : rest, exchange.second_source);
+        words[2 * b]     = exchange.is_rest ? second : first;
+        words[2 * b + 1] = exchange.is_rest ? first : second;
       }
     }
   }

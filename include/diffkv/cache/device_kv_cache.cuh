@@ -28,7 +28,7 @@ struct prompt_limits {
 //! step, and per layer append; at the end release. Every call is ordered in its stream, does not wait,
 //! and may be captured in a graph; what it decides (refusals, lengths, tiers, pages) stays in device
 //! memory. An engine that owns its memory calls the same free functions on a cache_ref of its own.
-//! Objects belong to one stream at a time.
+//! Objects belong to one stream at a time. Decode attention reads ref(): attention/decode.cuh.
 //! @tparam Config          static_config (table/static_config.hpp)
 //! @tparam MemoryResource  contract in core/memory.hpp; device memory
 template <class Config, class MemoryResource = cuda_async_resource>
