@@ -18,6 +18,17 @@ TEST_CASE("decode_attention: equals f64 where vectors have 2 or 4 scale groups",
   check_edges<paper_config<format<16, 4, 1, 4>, void, 256>, decode_variant<2>>();
 }
 
+TEST_CASE(
+  "decode_attention: equals f64 where the values of the tiers have not as many scale groups",
+  "[attention]")
+{
+  check_edges<paper_config<k16v16, format<4, 2, 1, 2>, 128>, decode_variant<4>>();
+  check_edges<paper_config<format<8, 4, 2, 4>, format<4, 2, 1, 1>, 128, conditioning::rotated>,
+              decode_variant<8>>();
+  check_edges<paper_config<k8v4, format<4, 1, 1, 2>, 80, conditioning::rotated>,
+              decode_variant<5>>();
+}
+
 TEST_CASE("decode_attention: equals f64 where ranges are clipped", "[attention]")
 {
   test::edges_setup setup;

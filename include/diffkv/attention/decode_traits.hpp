@@ -50,9 +50,10 @@ struct decode_traits {
     decode_tile<Layout, needs_positions, tuning::most_tile_bytes, tuning::enough_tile_bytes>;
   using high_tile = tile_of<typename layouts::high>;
   using low_tile  = tile_of<typename layouts::low>;
+  //! Order of the sums of a row before and after it is read, and while its low tier is read.
   static constexpr element_order values{head_dim, high_tile::value.groups};
-  static_assert(low_tile::value.groups == values.groups,
-                "decode attention wants the values of both tiers in as many scale groups");
+  static constexpr element_order low_values{head_dim, low_tile::value.groups};
+  static constexpr bool reorders = values.groups != low_values.groups;
 
   static constexpr std::uint32_t slot_bytes =
     round_up(max_of(high_tile::bytes, has_low ? low_tile::bytes : 0u), 128u);
@@ -73,9 +74,11 @@ struct decode_traits {
   // Shared memory of a warp. The last part of its range lies where its tiles were.
   static constexpr std::uint32_t ring_bytes =
     round_up(max_of(slot_bytes * slots, part_bytes), 128u);
-  //! Vectors that are rotated by way of shared memory, where a rotation has several blocks.
-  static constexpr bool stages_rotation      = rotated && rotation_block(head_dim) != head_dim;
-  static constexpr std::uint32_t stage_bytes = stages_rotation ? 4u * 4u * head_dim : 0u;
+  //! Four vectors that go by way of shared memory: where a rotation has several blocks, or sums change
+  //! their order.
+  static constexpr bool stages_vectors =
+    (rotated && rotation_block(head_dim) != head_dim) || reorders;
+  static constexpr std::uint32_t stage_bytes = stages_vectors ? 4u * 4u * head_dim : 0u;
   //! Candidates of the row at hand.
   static constexpr std::uint32_t record_bytes =
     round_up(12u * num_stored_tiers * candidate_places, 16u);

@@ -158,8 +158,7 @@ struct decode_warp {
     }
     if (low) {
       if (!in_low) {
-        unmix<Traits::high_tile::value.bits>(sums);
-        mix<Traits::low_tile::value.bits>(sums);
+        begin_low(sums, place.stage(), at);
         in_low = true;
       }
       attend_tile<typename Traits::low_tile>(tile, note.tokens(), p.options.soft_cap, queries, sums,
@@ -195,7 +194,7 @@ struct decode_warp {
   __device__ void end_row(row_note const& note, std::uint32_t pages_read, std::uint32_t behind,
                           bool is_last, bool in_low) noexcept
   {
-    close(sums, in_low);
+    close(sums, in_low, place.stage(), at);
     bool catches_up = false;
     if constexpr (Traits::has_scores) { catches_up = scores.on; }
     bool const has_candidate = at.lane < num_stored_tiers * places;

@@ -8,7 +8,7 @@
 #include <diffkv/attention/decode_traits.hpp>
 #include <diffkv/attention/query_fragments.cuh>  // vector_share
 #include <diffkv/attention/row_accumulator.cuh>
-#include <diffkv/attention/value_products.cuh>  // unmix
+#include <diffkv/attention/value_products.cuh>  // unmix, mix
 #include <diffkv/quant/warp_vector.cuh>
 #include <diffkv/table/row_state.hpp>  // candidate
 
@@ -49,27 +49,85 @@ struct partial_row {
   }
 };
 
-//! The lanes' sums become the row's: codes are taken apart, zeros added.
+//! Codes are taken apart and zeros added: what is left is sums of values, in the order of the tier.
 //! @threads one warp
-template <class Traits>
-__device__ void close(row_accumulator<Traits>& row, bool low) noexcept
+template <class Tile, class Traits>
+__device__ void settle(row_accumulator<Traits>& row) noexcept
 {
-  if (Traits::has_low && low) {
-    unmix<Traits::low_tile::value.bits>(row);
-  } else {
-    unmix<Traits::high_tile::value.bits>(row);
-  }
-  constexpr int per_group = row_accumulator<Traits>::elements / row_accumulator<Traits>::groups;
+  constexpr int groups    = Tile::value.groups;
+  constexpr int per_group = value_elements<Tile> / groups;
+  unmix<Tile>(row);
 #pragma unroll
   for (int s = 0; s < Traits::sets; ++s) {
-    row.sum[s] = sum_over_g(row.sum[s]);
 #pragma unroll
-    for (int i = 0; i < row_accumulator<Traits>::groups; ++i) {
-      row.zeros[s][i] = sum_over_g(row.zeros[s][i]);
+    for (int i = 0; i < groups; ++i) {
+      float const zeros = sum_over_g(row.zeros[s][i]);
+      row.zeros[s][i]   = 0.0f;
 #pragma unroll
-      for (int e = 0; e < per_group; ++e) { row.out[s][i * per_group + e] += row.zeros[s][i]; }
+      for (int e = 0; e < per_group; ++e) { row.out[s][i * per_group + e] += zeros; }
     }
   }
+}
+
+//! From the order of one tier to that of another.
+//! @param stage  shared memory of the warp for four vectors
+//! @threads one warp
+template <class From, class To, class Traits>
+__device__ void reorder(row_accumulator<Traits>& row, float* stage, fragment_lane at) noexcept
+{
+  using source        = vector_share<Traits::head_dim, From::value.groups, 8>;
+  using target        = vector_share<Traits::head_dim, To::value.groups, 8>;
+  float* const vector = stage + at.t * Traits::head_dim;
+#pragma unroll
+  for (int s = 0; s < Traits::sets; ++s) {
+    __syncwarp();
+#pragma unroll
+    for (int e = 0; e < source::elements; ++e) {
+      if (source::exists(at.g, e)) { vector[source::dim(at.g, e)] = row.out[s][e]; }
+    }
+    __syncwarp();
+#pragma unroll
+    for (int e = 0; e < target::elements; ++e) {
+      row.out[s][e] = target::exists(at.g, e) ? vector[target::dim(at.g, e)] : 0.0f;
+    }
+  }
+}
+
+//! The low tier of a row begins: its sums are mixed as the low tier's codes are.
+//! @param stage  as `reorder`, where that is needed
+//! @threads one warp
+template <class Traits>
+__device__ void begin_low(row_accumulator<Traits>& row, float* stage, fragment_lane at) noexcept
+{
+  using high = typename Traits::high_tile;
+  using low  = typename Traits::low_tile;
+  if constexpr (Traits::reorders) {
+    settle<high>(row);
+    reorder<high, low>(row, stage, at);
+  } else {
+    unmix<high>(row);
+  }
+  mix<low>(row);
+}
+
+//! The lanes' sums become the row's.
+//! @param low    the last tile was of the low tier
+//! @param stage  as `begin_low`
+//! @threads one warp
+template <class Traits>
+__device__ void close(row_accumulator<Traits>& row, bool low, float* stage,
+                      fragment_lane at) noexcept
+{
+  using high_tile = typename Traits::high_tile;
+  using low_tile  = typename Traits::low_tile;
+  if (Traits::has_low && low) {
+    settle<low_tile>(row);
+    if constexpr (Traits::reorders) { reorder<low_tile, high_tile>(row, stage, at); }
+  } else {
+    settle<high_tile>(row);
+  }
+#pragma unroll
+  for (int s = 0; s < Traits::sets; ++s) { row.sum[s] = sum_over_g(row.sum[s]); }
 }
 
 //! @param row     closed

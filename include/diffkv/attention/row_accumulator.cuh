@@ -15,9 +15,10 @@ namespace diffkv::detail {
 //! this lane only until `close`.
 template <class Traits>
 struct row_accumulator {
-  static constexpr int sets     = Traits::sets;
-  static constexpr int groups   = Traits::values.groups;
-  static constexpr int elements = Traits::values.stored() / 8;  //!< of the g-th share
+  static constexpr int sets   = Traits::sets;
+  static constexpr int groups = max_of(Traits::values.groups, Traits::low_values.groups);
+  //! Of the g-th share; in the order of the tier at hand.
+  static constexpr int elements = max_of(Traits::values.stored(), Traits::low_values.stored()) / 8;
 
   float max[sets];  //!< reference of the exponents, base 2
   float sum[sets];

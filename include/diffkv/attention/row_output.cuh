@@ -130,17 +130,19 @@ __device__ void store_quad(Out* to, bool whole, float a, float b, float c, float
 //! @threads one warp
 template <class Traits, class T, class Out>
 __device__ void store_whole_row(row_target<Traits, T, Out> const& target,
-                                row_accumulator<Traits>& row, float const (&offset)[Traits::sets],
-                                bool stored, float* stage, fragment_lane at) noexcept
+                                row_accumulator<Traits> const& row,
+                                float const (&offset)[Traits::sets], bool stored, float* stage,
+                                fragment_lane at) noexcept
 {
   using share = vector_share<Traits::head_dim, Traits::values.groups, 8>;
 #pragma unroll
   for (int s = 0; s < Traits::sets; ++s) {
     float const inverse = inverse_of(row.sum[s]);
+    float x[share::elements];
 #pragma unroll
-    for (int e = 0; e < share::elements; ++e) { row.out[s][e] *= inverse; }
+    for (int e = 0; e < share::elements; ++e) { x[e] = row.out[s][e] * inverse; }
     if constexpr (Traits::rotated) {
-      rotate_share<Traits::head_dim, Traits::values.groups, 8, 4>(row.out[s], stage, at.lane);
+      rotate_share<Traits::head_dim, Traits::values.groups, 8, 4>(x, stage, at.lane);
     }
     int const h = 4 * s + at.t;
     if (!target.has(h)) { continue; }
@@ -148,8 +150,7 @@ __device__ void store_whole_row(row_target<Traits, T, Out> const& target,
 #pragma unroll
     for (int e = 0; e < share::elements; e += 4) {
       if (!share::exists(at.g, e)) { continue; }
-      store_quad(to + share::dim(at.g, e), target.p.whole_out, row.out[s][e], row.out[s][e + 1],
-                 row.out[s][e + 2], row.out[s][e + 3]);
+      store_quad(to + share::dim(at.g, e), target.p.whole_out, x[e], x[e + 1], x[e + 2], x[e + 3]);
     }
     if (at.g == 0) { target.store_lse(h, row.max[s], row.sum[s], offset[s], stored); }
   }

@@ -42,36 +42,42 @@ struct token_filter {
   }
 };
 
+//! Elements of a lane's share of the values of a tier.
+template <class Tile>
+inline constexpr int value_elements = stored_elements(Tile::head_dim, Tile::value.groups) / 8;
+
 //! out[e] of the c-th code of a byte holds 2^(bits c) times its sum plus out[e - 1].
-template <int Bits, class Traits>
+template <class Tile, class Traits>
 __device__ void unmix(row_accumulator<Traits>& row) noexcept
 {
-  if constexpr (Bits < 8) {
-    constexpr int per_byte = 8 / Bits;
+  constexpr int bits = Tile::value.bits;
+  if constexpr (bits < 8) {
+    constexpr int per_byte = 8 / bits;
 #pragma unroll
     for (int s = 0; s < Traits::sets; ++s) {
 #pragma unroll
-      for (int e = row_accumulator<Traits>::elements - 1; e > 0; --e) {
+      for (int e = value_elements<Tile> - 1; e > 0; --e) {
         if (e % per_byte == 0) { continue; }
         row.out[s][e] = (row.out[s][e] - row.out[s][e - 1]) *
-                        (1.0f / static_cast<float>(1 << Bits * (e % per_byte)));
+                        (1.0f / static_cast<float>(1 << bits * (e % per_byte)));
       }
     }
   }
 }
 //! The inverse.
-template <int Bits, class Traits>
+template <class Tile, class Traits>
 __device__ void mix(row_accumulator<Traits>& row) noexcept
 {
-  if constexpr (Bits < 8) {
-    constexpr int per_byte = 8 / Bits;
+  constexpr int bits = Tile::value.bits;
+  if constexpr (bits < 8) {
+    constexpr int per_byte = 8 / bits;
 #pragma unroll
     for (int s = 0; s < Traits::sets; ++s) {
 #pragma unroll
-      for (int e = 1; e < row_accumulator<Traits>::elements; ++e) {
+      for (int e = 1; e < value_elements<Tile>; ++e) {
         if (e % per_byte == 0) { continue; }
         row.out[s][e] =
-          fmaf(static_cast<float>(1 << Bits * (e % per_byte)), row.out[s][e], row.out[s][e - 1]);
+          fmaf(static_cast<float>(1 << bits * (e % per_byte)), row.out[s][e], row.out[s][e - 1]);
       }
     }
   }
@@ -197,7 +203,7 @@ __device__ void add_values(row_accumulator<Traits>& row,
 {
   constexpr int bits            = Tile::value.bits;
   constexpr int groups          = Tile::value.groups;
-  constexpr int steps           = row_accumulator<Traits>::elements / 2;
+  constexpr int steps           = value_elements<Tile> / 2;
   constexpr int steps_per_group = steps / groups;
   constexpr int sets            = Traits::sets;
   constexpr int words           = Tile::value_words;
