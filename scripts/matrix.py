@@ -44,7 +44,7 @@ AXES = {
     "conditioning": ["none", "both", "centred", "rotated"],
     "element": ["__half", "__nv_bfloat16", "float"],
 }
-# Attention wants the values of both tiers in as many groups.
+# The other tier of a cache that has two.
 PARTNER = {"high": "format<4, 2, 1, {value_groups}>", "low": "format<8, 8, 1, {value_groups}>"}
 CONDITIONING = {
     "none": "conditioning::none", "centred": "conditioning::centred",
