@@ -130,13 +130,13 @@ struct element_order {
   {
     return head_dim / groups;
   }
-  [[nodiscard]] DIFFKV_HOST_DEVICE constexpr int group_stored() const noexcept
-  {
-    return round_up(group_dims(), 32);
-  }
   [[nodiscard]] DIFFKV_HOST_DEVICE constexpr int stored() const noexcept
   {
-    return groups * group_stored();
+    return stored_elements(head_dim, groups);
+  }
+  [[nodiscard]] DIFFKV_HOST_DEVICE constexpr int group_stored() const noexcept
+  {
+    return stored() / groups;
   }
 };
 

@@ -63,12 +63,13 @@ struct decode_traits {
 
   // A partial result: sums [heads, head_dim], (maximum, sum) [heads], scale * q.c [heads] where
   // keys are centred, candidates [2, places].
-  static constexpr int candidate_places = score_every;       //!< of a tier
-  static constexpr int part_states      = heads * head_dim;  //!< float offset
-  static constexpr int part_offsets     = part_states + 2 * heads;
-  static constexpr int part_candidates  = part_offsets + (centred ? heads : 0);
-  static constexpr int part_floats =
-    round_up(part_candidates + 3 * num_stored_tiers * candidate_places, 4);
+  static constexpr int candidate_places = score_every;  //!< of a tier
+  static constexpr int candidate_bytes =
+    static_cast<int>(sizeof(candidate)) * num_stored_tiers * candidate_places;
+  static constexpr int part_states          = heads * head_dim;  //!< float offset
+  static constexpr int part_offsets         = part_states + 2 * heads;
+  static constexpr int part_candidates      = part_offsets + (centred ? heads : 0);
+  static constexpr int part_floats          = round_up(part_candidates + candidate_bytes / 4, 4);
   static constexpr std::uint32_t part_bytes = 4u * part_floats;
 
   // Shared memory of a warp. The last part of its range lies where its tiles were.
@@ -81,7 +82,7 @@ struct decode_traits {
   static constexpr std::uint32_t stage_bytes = stages_vectors ? 4u * 4u * head_dim : 0u;
   //! Candidates of the row at hand.
   static constexpr std::uint32_t record_bytes =
-    round_up(12u * num_stored_tiers * candidate_places, 16u);
+    round_up(static_cast<std::uint32_t>(candidate_bytes), 16u);
   static constexpr std::uint32_t note_bytes = 16u * slots;  //!< row_note (page_walk.cuh)
   static constexpr std::uint32_t warp_bytes =
     round_up(ring_bytes + part_bytes + stage_bytes + record_bytes + note_bytes + 8u * slots, 128u);

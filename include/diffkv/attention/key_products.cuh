@@ -121,7 +121,7 @@ __device__ void multiply(key_block<Tile> const& keys,
 {
   // tanh(y) = 1 - 2 / (exp(2 y) + 1); right at both ends.
   float const e = fast_exp2(x * (2.0f * log2_of_e) / cap);
-  return log2_of_e * cap * (1.0f - 2.0f * fast_reciprocal(e + 1.0f));
+  return log2_of_e * cap * (1.0f - 2.0f * reciprocal(e + 1.0f));
 }
 
 }  // namespace diffkv::detail

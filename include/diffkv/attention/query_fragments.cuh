@@ -68,20 +68,14 @@ template <class Share, class T>
 __device__ void load_share(T const* from, bool whole, int owner,
                            float (&x)[Share::elements]) noexcept
 {
-  static_assert(Share::per_group % 8 == 0 || Share::per_group == 4, "shares are read by eights");
-  constexpr int step = Share::per_group % 8 == 0 ? 8 : 4;
+  static_assert(Share::per_group % 8 == 0, "shares are read by eights");
 #pragma unroll
-  for (int i = 0; i < Share::elements; i += step) {
+  for (int i = 0; i < Share::elements; i += 8) {
     if (from != nullptr && Share::exists(owner, i)) {
-      if constexpr (step == 8) {
-        load_eight(from + Share::dim(owner, i), whole, x + i);
-      } else {
-#pragma unroll
-        for (int e = 0; e < 4; ++e) { x[i + e] = to_f32(from[Share::dim(owner, i) + e]); }
-      }
+      load_eight(from + Share::dim(owner, i), whole, x + i);
     } else {
 #pragma unroll
-      for (int e = 0; e < step; ++e) { x[i + e] = 0.0f; }
+      for (int e = 0; e < 8; ++e) { x[i + e] = 0.0f; }
     }
   }
 }
@@ -167,7 +161,6 @@ template <int N>
   for (int e = 0; e < 4; ++e) { r[e] = __float_as_uint(fmaf(x[e], factor, magic)); }
   return __byte_perm(__byte_perm(r[0], r[1], selector), __byte_perm(r[2], r[3], selector), 0x5410u);
 }
-inline constexpr float integer_magic        = 12582912.0f;  // 1.5 * 2^23
 inline constexpr std::uint32_t low_bytes    = 0x0040u;
 inline constexpr std::uint32_t second_bytes = 0x0051u;
 inline constexpr float query_code_limit     = 32512.0f;  //!< 127 * 256
@@ -196,7 +189,7 @@ struct code_queries {
   {
     bool const low       = at.g % 2 != 0;
     float const greatest = greatest_magnitude(x);
-    float const scale    = greatest > 0.0f ? query_code_limit * fast_reciprocal(greatest) : 0.0f;
+    float const scale    = greatest > 0.0f ? query_code_limit * reciprocal(greatest) : 0.0f;
     float const magic    = low ? integer_magic : integer_magic + 128.0f;
 #pragma unroll
     for (int w = 0; w < share::elements / 4; ++w) {

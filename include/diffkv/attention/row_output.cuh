@@ -121,7 +121,7 @@ __device__ void store_quad(Out* to, bool whole, float a, float b, float c, float
 //! What a sum is multiplied with; a row without tokens gives 0.
 [[nodiscard]] __device__ inline float inverse_of(float sum) noexcept
 {
-  return sum == 0.0f ? 0.0f : fast_reciprocal(sum);
+  return sum == 0.0f ? 0.0f : reciprocal(sum);
 }
 
 //! A row that one warp has read from its first page to its last.

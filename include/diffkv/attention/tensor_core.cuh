@@ -8,6 +8,8 @@
 //!
 //! Fragments, with lane = 4 g + t: of A (16 rows) a lane holds rows g and g + 8, of B (8 columns)
 //! column g, of the result rows g and g + 8 of the columns 2 t and 2 t + 1.
+#include <diffkv/quant/group_coder.cuh>  // as_half2, reciprocal
+
 #include <cuda_fp16.h>
 
 #include <cstdint>
@@ -87,14 +89,6 @@ __device__ inline void mma_f16(float (&d)[4], std::uint32_t const (&a)[4], std::
   asm("lg2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
   return y;
 }
-//! 1 / x.  @error 1 ulp
-[[nodiscard]] __device__ inline float fast_reciprocal(float x) noexcept
-{
-  float y;
-  asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
-  return y;
-}
-
 [[nodiscard]] __device__ inline std::uint32_t bits_of(__half2 h) noexcept
 {
   return *reinterpret_cast<std::uint32_t const*>(&h);
@@ -102,7 +96,7 @@ __device__ inline void mma_f16(float (&d)[4], std::uint32_t const (&a)[4], std::
 //! (scale, zero) or any other pair of f16.
 [[nodiscard]] __device__ inline float2 f16_pair(std::uint32_t bits) noexcept
 {
-  return __half22float2(*reinterpret_cast<__half2 const*>(&bits));
+  return __half22float2(as_half2(bits));
 }
 
 //! Words of shared memory by their 32-bit address.

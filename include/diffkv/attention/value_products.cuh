@@ -129,7 +129,7 @@ struct weight_columns {
     if constexpr (Quantised) {
       constexpr float limit = 65024.0f;    // 254 * 256
       constexpr float magic = 8388608.0f;  // 2^23: the low 16 bits of the sum are the integer
-      float const scale     = limit * fast_reciprocal(greatest);
+      float const scale     = limit * reciprocal(greatest);
       unit                  = greatest * (1.0f / limit);
       std::uint32_t u[2 * Blocks];
 #pragma unroll
@@ -150,7 +150,7 @@ struct weight_columns {
       }
     } else {
       constexpr float limit = 32768.0f;
-      float const scale     = limit * fast_reciprocal(greatest);
+      float const scale     = limit * reciprocal(greatest);
       unit                  = greatest * (1.0f / limit);
 #pragma unroll
       for (int b = 0; b < Blocks; ++b) {

@@ -47,8 +47,6 @@ struct block_codec {
 //! Makes codes as any_group_coder does, but leaves what lies above the greatest code to whoever knows
 //! that there is such an element.
 class block_coder {
-  static constexpr float magic = 12582912.0f;  // 1.5 * 2^23: a sum with it has no fraction bits
-
  public:
   __device__ block_coder(affine const& a, int bits) noexcept
     : zero_{to_f32(a.zero)}, levels_{power_of_two(bits)}
@@ -66,14 +64,14 @@ class block_coder {
     float const estimate = mul_rn(y, inverse_);
     float const rest     = fma_rn(-estimate, scale_, y);
     float const quotient = __saturatef(fma_rn(rest, inverse_, estimate));
-    return float_bits(fma_rn(quotient, levels_, magic));
+    return float_bits(fma_rn(quotient, levels_, integer_magic));
   }
   //! Whether there are codes other than 0.
   [[nodiscard]] __device__ bool has_scale() const noexcept { return inverse_ > 0.0f; }
   //! What the greatest code looks like.
   [[nodiscard]] __device__ std::uint32_t greatest() const noexcept
   {
-    return float_bits(magic + (levels_ - 1.0f));
+    return float_bits(integer_magic + (levels_ - 1.0f));
   }
 
  private:

@@ -91,6 +91,9 @@ inline float opaque(float x) noexcept
 #endif
 }
 
+//! 1.5 * 2^23: a sum with it has no fraction bits left, and its low bits are the integer.
+inline constexpr float integer_magic = 12582912.0f;
+
 //! Rounds to the nearest integer, ties to even. Like every operation here it expects the rounding mode
 //! that threads start in.
 //! @pre |x| < 2^22, or x is not finite
@@ -99,8 +102,7 @@ inline float opaque(float x) noexcept
 #if defined(__CUDA_ARCH__)
   return rintf(x);
 #else
-  constexpr float magic = 12582912.0f;  // 1.5 * 2^23: the sum has no fraction bits left
-  return opaque(x + magic) - magic;
+  return opaque(x + integer_magic) - integer_magic;
 #endif
 }
 

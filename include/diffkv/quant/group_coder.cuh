@@ -52,22 +52,6 @@ struct float_range {
 struct half_range {
   __half2 min_and_negative_max = __halves2half2(__ushort_as_half(0x7C00), __ushort_as_half(0x7C00));
 
-  //! @tparam Pairs  at least 1
-  template <int Pairs>
-  __device__ void include_pairs(std::uint32_t const* pairs) noexcept
-  {
-    __half2 low  = detail::as_half2(pairs[0]);
-    __half2 high = low;
-#pragma unroll
-    for (int i = 1; i < Pairs; ++i) {
-      low  = __hmin2_nan(low, detail::as_half2(pairs[i]));
-      high = __hmax2_nan(high, detail::as_half2(pairs[i]));
-    }
-    __half const least    = __hmin_nan(__low2half(low), __high2half(low));
-    __half const greatest = __hmax_nan(__low2half(high), __high2half(high));
-    min_and_negative_max =
-      __hmin2_nan(min_and_negative_max, __halves2half2(least, __hneg(greatest)));
-  }
   __device__ void include_lane(int mask) noexcept
   {
     min_and_negative_max =
@@ -97,8 +81,6 @@ namespace detail {
 
 //! Makes codes with one stored scale and zero.
 class any_group_coder {
-  static constexpr float magic = 12582912.0f;  // 1.5 * 2^23: a sum with it has no fraction bits
-
  public:
   //! @param levels  2^bits, for 1 to 8 bits
   __device__ any_group_coder(affine const& a, float levels) noexcept
@@ -120,8 +102,8 @@ class any_group_coder {
     float const rest     = detail::fma_rn(-estimate, scale_, y);
     // The quotient over 2^bits, so that saturation is the clamp at 0 and makes NaN 0.
     float const quotient = __saturatef(detail::fma_rn(rest, inverse_, estimate));
-    float const code     = detail::fma_rn(quotient, levels_, magic);
-    return detail::float_bits(fminf(code, magic + (levels_ - 1.0f)));
+    float const code     = detail::fma_rn(quotient, levels_, detail::integer_magic);
+    return detail::float_bits(fminf(code, detail::integer_magic + (levels_ - 1.0f)));
   }
 
  private:
