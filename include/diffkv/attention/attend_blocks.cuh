@@ -150,25 +150,10 @@ __device__ void attend_blocks(std::uint32_t tile, int first_block, int tokens, f
   add_values<Tile, Blocks>(row, columns, tile, first_block, Whole, filter, at);
 }
 
-//! @param tokens  from the block on, that exist
-template <class Tile, int Blocks, class Traits>
-__device__ void attend_some_blocks(std::uint32_t tile, int first_block, int tokens, float soft_cap,
-                                   row_queries<Traits> const& queries, row_accumulator<Traits>& row,
-                                   score_path<Traits>& scores, weight_exchange const& exchange,
-                                   fragment_lane at) noexcept
-{
-  if (!Traits::variant::sliding_window && tokens >= Blocks * block_tokens) {
-    attend_blocks<Tile, Blocks, true>(tile, first_block, tokens, soft_cap, queries, row, scores,
-                                      exchange, at);
-  } else {
-    attend_blocks<Tile, Blocks, false>(tile, first_block, tokens, soft_cap, queries, row, scores,
-                                       exchange, at);
-  }
-}
-
 //! The whole of a tile.
+//! @tparam Whole  its tokens all exist, and none lies outside a sliding window
 //! @param tokens  of it, that exist; at least 1
-template <class Tile, class Traits>
+template <class Tile, bool Whole, class Traits>
 __device__ void attend_tile(std::uint32_t tile, int tokens, float soft_cap,
                             row_queries<Traits> const& queries, row_accumulator<Traits>& row,
                             score_path<Traits>& scores, weight_exchange const& exchange,
@@ -178,22 +163,22 @@ __device__ void attend_tile(std::uint32_t tile, int tokens, float soft_cap,
   constexpr int rest    = Tile::tile_blocks % at_once;
   constexpr int whole   = Tile::tile_blocks / at_once;
   if constexpr (whole == 1) {
-    attend_some_blocks<Tile, at_once>(tile, 0, tokens, soft_cap, queries, row, scores, exchange,
-                                      at);
+    attend_blocks<Tile, at_once, Whole>(tile, 0, tokens, soft_cap, queries, row, scores, exchange,
+                                        at);
   } else {
 #pragma unroll 1
     for (int i = 0; i < whole; ++i) {
       int const first_block = i * at_once;
-      if (tokens <= first_block * block_tokens) { return; }
-      attend_some_blocks<Tile, at_once>(tile, first_block, tokens - first_block * block_tokens,
-                                        soft_cap, queries, row, scores, exchange, at);
+      if (!Whole && tokens <= first_block * block_tokens) { return; }
+      attend_blocks<Tile, at_once, Whole>(tile, first_block, tokens - first_block * block_tokens,
+                                          soft_cap, queries, row, scores, exchange, at);
     }
   }
   if constexpr (rest > 0) {
     constexpr int first_block = whole * at_once;
-    if (tokens <= first_block * block_tokens) { return; }
-    attend_some_blocks<Tile, rest>(tile, first_block, tokens - first_block * block_tokens, soft_cap,
-                                   queries, row, scores, exchange, at);
+    if (!Whole && tokens <= first_block * block_tokens) { return; }
+    attend_blocks<Tile, rest, Whole>(tile, first_block, tokens - first_block * block_tokens,
+                                     soft_cap, queries, row, scores, exchange, at);
   }
 }
 

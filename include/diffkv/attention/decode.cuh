@@ -4,7 +4,7 @@
 
 //! @file
 //! Decode attention over the mixed pages of all rows of a layer, one launch.
-//! Read before this: attention/decode_warp.cuh.  Read next: host/page_codec.hpp.
+//! Read before this: attention/decode_warp.cuh.  Read next: attention/prefill_batch.hpp.
 //!
 //! Every warp reads its share of the pages of the layer, tile by tile through slots of shared memory
 //! that it fills by itself, and keeps the sums of the row at hand in registers. A row that lies in one
@@ -43,20 +43,18 @@ DIFFKV_KERNEL void __launch_bounds__(Traits::tuning::warps * 32, 1)
   __shared__ decode_cta<Traits> cta;
   std::uint32_t const warp  = threadIdx.x / 32;
   std::uint32_t const warps = blockDim.x / 32;
-  std::uint32_t const share = blockIdx.x * warps + warp;
-  if (threadIdx.x <= Traits::tuning::warps) { cta.arrived[threadIdx.x] = 0; }
-  if (threadIdx.x == 0) { cta.num_waiting = 0; }
   // Nothing starts before the plan's kernel has ended (wait_for_previous_alone), so the plan may be
   // read before the kernel in front has ended; pages, which that one may write, may not.
-  warp_range const range     = load_plan(p.ranges[share]);
+  warp_range const range     = load_plan(p.ranges[blockIdx.x * warps + warp]);
   planned_layer const totals = load_plan(*p.totals);
-  decode_place<Traits> const place{&cta, shared, p.partials, p.num_warps, p.ctas, totals.num_pages};
+  decode_place<Traits> const place{&cta, shared, warp, warps};
   decode_warp<Traits, T, Out> self{p, place, fragment_lane::of_thread()};
-  __syncthreads();
+  if (self.at.lane < 2) { cta.parts[2 * warp + self.at.lane].index = row_part::none; }
+  __syncwarp();
   wait_for_previous();
   if (range.num_pages > 0) { self.read_pages(range); }
-  if (totals.empty_rows > 0) { self.store_empty_rows(); }
-  merge_waiting_rows(p, place);
+  if (totals.empty_rows > 0) { self.store_empty_rows(totals.num_rows); }
+  row_merge<Traits, T, Out>{p, place, self.at.lane}.run(p.num_warps, totals.num_pages);
 }
 
 //! Whether vectors of `v`, and every n-th element of them, are aligned to n elements.

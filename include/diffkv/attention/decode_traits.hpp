@@ -20,7 +20,6 @@ struct decode_tuning_sm90 {
   static constexpr std::uint32_t enough_tile_bytes = 9216;   //!< of small pages together
   static constexpr std::uint32_t warp_tile_bytes   = 13312;  //!< of all slots of a warp, about
   static constexpr int most_heads_times_dim        = 2048;   //!< of a pass: sums in registers
-  static constexpr std::uint32_t few_parts         = 4;      //!< a warp merges them by itself
 };
 
 template <class Config, class Variant>

@@ -145,31 +145,25 @@ struct decode_warp {
     sums.clear();
   }
 
+  //! @tparam Whole   the tile's tokens all exist
   //! @param page     first page of the tile
   //! @param ordinal  of that page in the row
-  //! @param in_low   whether the sums are mixed as low codes are
+  template <class Tile, bool Whole>
   __device__ void attend(tile_note note, std::uint32_t tile, page_id page, row_note const& row,
-                         std::uint32_t ordinal, bool& in_low) noexcept
+                         std::uint32_t ordinal) noexcept
   {
     weight_exchange const exchange{at};
-    bool const low = Traits::has_low && note.is(tile_note::low);
     if constexpr (Traits::has_scores) {
-      if (scores.on) { scores.page = scored(note, page, row, ordinal, low); }
-    }
-    if (low) {
-      if (!in_low) {
-        begin_low(sums, place.stage(), at);
-        in_low = true;
+      if (scores.on) {
+        scores.page = scored(note, page, row, ordinal, Traits::has_low && note.is(tile_note::low));
       }
-      attend_tile<typename Traits::low_tile>(tile, note.tokens(), p.options.soft_cap, queries, sums,
-                                             scores, exchange, at);
-    } else {
-      attend_tile<typename Traits::high_tile>(tile, note.tokens(), p.options.soft_cap, queries,
-                                              sums, scores, exchange, at);
     }
+    attend_tile<Tile, Whole>(tile, note.tokens(), p.options.soft_cap, queries, sums, scores,
+                             exchange, at);
     if constexpr (Traits::has_scores) {
       if (scores.on && note.pages() > 0) { scores.close_page(); }
     }
+    __syncwarp();  // the slot may be filled again
   }
 
   [[nodiscard]] __device__ scored_page scored(tile_note note, page_id page, row_note const& row,
@@ -189,7 +183,7 @@ struct decode_warp {
 
   //! The row's last tile in this warp was read.
   //! @param pages_read  of the row in this warp
-  //! @param behind      pages of the layer up to here
+  //! @param behind      pages of the warp up to here
   //! @param is_last     the warp's range ends here
   __device__ void end_row(row_note const& note, std::uint32_t pages_read, std::uint32_t behind,
                           bool is_last, bool in_low) noexcept
@@ -212,22 +206,27 @@ struct decode_warp {
     }
     partial_row<Traits> const part =
       is_last ? place.last_part(place.warp) : place.first_part(place.warp);
-    __syncwarp();
     store_partial(part, sums, queries.offset, at);
     if constexpr (Traits::has_scores) {
       if (catches_up && has_candidate) { part.candidates()[at.lane] = place.record()[at.lane]; }
     }
+    if (at.lane == 0) {
+      std::uint32_t const flags = (note.flags & row_flag::stored) |
+                                  (catches_up ? row_flag::catches_up : 0u) |
+                                  (note.ordinal == 0 ? part_flag::begins : 0u) |
+                                  (note.ordinal + pages_read == note.pages ? part_flag::ends : 0u);
+      place.cta->parts[2 * place.warp + (is_last ? 1 : 0)] = {
+        note.index, flags, behind - pages_read, note.ordinal, note.pages};
+    }
     __syncwarp();
-    std::uint32_t const begin = behind - pages_read - note.ordinal;
-    hand_over(p, place, note.index, begin, begin + note.pages, pages_read,
-              (note.flags & row_flag::stored) | (catches_up ? row_flag::catches_up : 0u));
   }
 
   //! Rows without tokens, a few to each warp.
-  __device__ void store_empty_rows() const noexcept
+  //! @param num_rows  of the launch
+  __device__ void store_empty_rows(std::uint32_t num_rows) const noexcept
   {
-    std::uint32_t const num_warps = place.ctas * place.warps;
-    for (std::uint32_t index = blockIdx.x * place.warps + place.warp; index < p.totals->num_rows;
+    std::uint32_t const num_warps = p.ctas * place.warps;
+    for (std::uint32_t index = blockIdx.x * place.warps + place.warp; index < num_rows;
          index += num_warps) {
       planned_row const& row = p.rows[index];
       if (row.high + row.low > 0) { continue; }
@@ -241,69 +240,112 @@ struct decode_warp {
     page_stream<slots> stream;
     stream.init(place.barriers(), at.lane);
     __syncwarp();
-    page_walk<Traits, T, Out> walk{p, range, at.lane};
-    row_note* const notes    = place.notes();
     std::uint32_t const ring = kept_shared_address(place.memory_of(place.warp));
-    std::uint32_t page       = place.begin_of_warp(blockIdx.x * place.warps + place.warp);
-    std::uint32_t const end  = page + range.num_pages;
+    auto const slot_address  = [ring](int slot) {
+      return ring + static_cast<std::uint32_t>(slot) * Traits::slot_bytes;
+    };
+    auto const slot_after = [](int slot) { return slot + 1 == slots ? 0 : slot + 1; };
+    row_note* const notes = place.notes();
+    page_walk<Traits, T, Out> walk{p, range, at.lane};
+    row_note row = walk.describe();
     tile_note queue[slots]{};  // of the tile at hand, and of those on their way
     page_id ids[slots]{};
-    row_note row{};
-    std::uint32_t row_begin = page;  // first page of the row at hand, in this warp
-    bool has_begun          = false;
-    bool in_low             = false;
-    int slot                = 0;  // of the tile at hand
-    int into                = 0;  // of the next request
-    int pending             = 0;  // tiles asked for
     // At first one tile: asking for more can take long, and the queries can be had meanwhile.
-    int most_pending = 1;
+    queue[0] = walk.request(stream, 0, ring, notes, ids[0]);
+    walk.look_ahead();  // what it reads comes beside the queries
+    begin_row(row);
+    walk.look_further();
+    std::uint32_t page      = 0;  // of the warp's
+    std::uint32_t row_begin = 0;  // first page of the row at hand
+    bool in_low             = false;
+    int slot                = 0;              // of the tile at hand
+    int into                = slot_after(0);  // of the next request
+    int pending             = 1;              // tiles asked for
+
+    //! Plain tiles, as long as those asked for are plain, too: the slot is filled again at once.
+    auto const read_alike = [&](auto tile_type, tile_note const note) {
+      using tile = decltype(tile_type);
+#pragma unroll 1
+      do {
+        stream.wait(slot);
+        attend<tile, !Traits::variant::sliding_window>(note, slot_address(slot), ids[0], row,
+                                                       row.ordinal + page - row_begin);
+        page += static_cast<std::uint32_t>(tile::pages_per_tile);
+        page_id const id = walk.template request_alike<tile>(stream, slot, slot_address(slot));
+#pragma unroll
+        for (int i = 0; i + 1 < slots; ++i) { ids[i] = ids[i + 1]; }
+        ids[slots - 1] = id;
+        slot           = slot_after(slot);
+      } while (walk.alike > 0);
+      into = slot;
+    };
+
 #pragma unroll 1
     for (;;) {
 #pragma unroll 1
-      for (; pending < most_pending; ++pending) {
-        if (!walk.has_more()) { break; }
+      for (; pending < slots && walk.has_more(); ++pending) {
         page_id id{};
-        tile_note const made =
-          walk.request(stream, into, ring + static_cast<std::uint32_t>(into) * Traits::slot_bytes,
-                       notes + into, id);
+        tile_note const made = walk.request(stream, into, slot_address(into), notes + into, id);
 #pragma unroll
         for (int i = 0; i < slots; ++i) {
           queue[i] = i == pending ? made : queue[i];
           ids[i]   = i == pending ? id : ids[i];
         }
-        into = into + 1 == slots ? 0 : into + 1;
+        into = slot_after(into);
       }
       if (pending == 0) { return; }
-      if (most_pending == 1) { walk.look_ahead(); }  // what it reads comes beside the queries
       tile_note const note = queue[0];
-      if (note.is(tile_note::begins) && !has_begun) {
-        has_begun = true;
+      if (note.is(tile_note::begins)) {
         __syncwarp();
         row       = notes[slot];
         row_begin = page;
         in_low    = false;
         begin_row(row);
       }
-      if (most_pending == 1) {
-        most_pending = slots;
-        continue;
+      bool const low = Traits::has_low && note.is(tile_note::low);
+      if (low && !in_low) {
+        begin_low(sums, place.stage(), at);
+        in_low = true;
+      }
+      bool const alike = walk.alike > 0 && walk.is_low == low && all_plain(queue, low);
+      if (low) {
+        using tile = typename Traits::low_tile;
+        if (alike) { read_alike(tile{}, note); }
+      } else {
+        using tile = typename Traits::high_tile;
+        if (alike) { read_alike(tile{}, note); }
       }
       for (int i = pending; i < slots; ++i) { stream.end(); }
       stream.wait(slot);
-      attend(note, ring + static_cast<std::uint32_t>(slot) * Traits::slot_bytes, ids[0], row,
-             row.ordinal + page - row_begin, in_low);
-      __syncwarp();  // the slot may be filled again
+      std::uint32_t const ordinal = row.ordinal + page - row_begin;
+      if (low) {
+        attend<typename Traits::low_tile, false>(note, slot_address(slot), ids[0], row, ordinal);
+      } else {
+        attend<typename Traits::high_tile, false>(note, slot_address(slot), ids[0], row, ordinal);
+      }
       page += note.pages();
-      if (note.is(tile_note::ends)) { end_row(row, page - row_begin, page, page == end, in_low); }
-      has_begun = false;
+      if (note.is(tile_note::ends)) {
+        end_row(row, page - row_begin, page, page == range.num_pages, in_low);
+      }
 #pragma unroll
       for (int i = 0; i + 1 < slots; ++i) {
         queue[i] = queue[i + 1];
         ids[i]   = ids[i + 1];
       }
-      slot = slot + 1 == slots ? 0 : slot + 1;
+      slot = slot_after(slot);
       --pending;
     }
+  }
+
+ private:
+  [[nodiscard]] static __device__ bool all_plain(tile_note const (&queue)[slots], bool low) noexcept
+  {
+    std::uint32_t const plain = low ? tile_note::plain<typename Traits::low_tile>(true).word
+                                    : tile_note::plain<typename Traits::high_tile>(false).word;
+    bool all                  = true;
+#pragma unroll
+    for (int i = 0; i < slots; ++i) { all = all && queue[i].word == plain; }
+    return all;
   }
 };
 

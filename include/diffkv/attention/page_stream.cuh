@@ -18,6 +18,24 @@ inline constexpr bool has_bulk_copy = true;
 inline constexpr bool has_bulk_copy = false;
 #endif
 
+//! True in one lane of a whole warp, and the compiler knows that it is one: a copy that only this lane
+//! asks for is one instruction, not a loop over the lanes that might.
+//! @threads one warp
+[[nodiscard]] __device__ inline bool is_elected([[maybe_unused]] int lane) noexcept
+{
+  std::uint32_t elected = 0;
+  if constexpr (has_bulk_copy) {
+    asm volatile(
+      "{\n\t.reg .pred p;\n\t"
+      "elect.sync _|p, 0xFFFFFFFF;\n\t"
+      "selp.u32 %0, 1, 0, p;\n\t}"
+      : "=r"(elected));
+  } else {
+    elected = lane == 0 ? 1u : 0u;
+  }
+  return elected != 0;
+}
+
 //! The slots of shared memory that one warp fills and empties in turn. Nothing here is shared with
 //! other warps. Use: `init`; per copy `begin`, `copy` for each piece, `end`; `wait` in the same order.
 //! @tparam Slots  copies under way at the same time, at most
@@ -43,7 +61,7 @@ struct page_stream {
   __device__ void begin(int slot, std::uint32_t bytes, int lane) const noexcept
   {
     if constexpr (has_bulk_copy) {
-      if (lane == 0) {
+      if (is_elected(lane)) {
         asm volatile(
           "mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(barriers + 8u * slot),
           "r"(bytes)
@@ -56,7 +74,7 @@ struct page_stream {
                        int lane) const noexcept
   {
     if constexpr (has_bulk_copy) {
-      if (lane == 0 && bytes > 0) {
+      if (bytes > 0 && is_elected(lane)) {
         std::uint64_t policy;  // pages are read once
         asm("createpolicy.fractional.L2::evict_first.b64 %0, 1.0;" : "=l"(policy));
         asm volatile(

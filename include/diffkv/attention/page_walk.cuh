@@ -40,6 +40,14 @@ struct tile_note {
   [[nodiscard]] __device__ std::uint32_t pages() const noexcept { return word >> pages_at & 0xFu; }
   [[nodiscard]] __device__ std::uint32_t block() const noexcept { return word >> block_at; }
   [[nodiscard]] __device__ bool is(std::uint32_t flag) const noexcept { return (word & flag) != 0; }
+
+  //! Of a tile of whole pages that neither begins nor ends a row.
+  template <class Tile>
+  [[nodiscard]] static DIFFKV_HOST_DEVICE constexpr tile_note plain(bool is_low) noexcept
+  {
+    return {static_cast<std::uint32_t>(Tile::tile_tokens) |
+            static_cast<std::uint32_t>(Tile::pages_per_tile) << pages_at | (is_low ? low : 0u)};
+  }
 };
 
 //! Row descriptions are read two rows ahead and page ids one row (or 32 pages) ahead, so that no tile
@@ -67,9 +75,9 @@ struct page_walk {
   std::uint32_t alike       = 0;  //!< tiles of the run to come that are whole, and not the last
   std::uint32_t tile        = 0;  //!< of the page
   bool is_low               = false;
-  bool begins               = true;   //!< no tile of this row was asked for
+  bool begins               = false;  //!< no tile of this row was asked for; the first row is known
   bool knows_ids            = false;  //!< look_ahead was called
-  bool goes_on              = false;  //!< look_at_next_row is due
+  bool goes_on              = false;  //!< with the next row
 
   __device__ page_walk(decode_params<Traits, T, Out> const& params_of_launch,
                        warp_range const& range, int lane_of_thread) noexcept
@@ -82,6 +90,8 @@ struct page_walk {
       window{range.first_page}
   {
     begin_run(range.first_page);
+    // Before look_ahead one id is at hand.
+    if (high_tile::pages_per_tile == 1 && low_tile::pages_per_tile == 1) { count_alike(); }
   }
 
   [[nodiscard]] __device__ bool has_more() const noexcept { return left > 0; }
@@ -89,22 +99,49 @@ struct page_walk {
   //! Reads what the walk will need; the first tile, of one page, is asked for before this.
   __device__ void look_ahead() noexcept
   {
-    if (left == 0) { return; }
     std::uint32_t const of_row     = pages_of(row) - window;
-    std::uint32_t const warp_pages = left + cursor;
+    std::uint32_t const warp_pages = left + cursor + pages_alike();
     ids                            = id_at(row, window + static_cast<std::uint32_t>(lane));
     ids_ahead                      = id_at(row, window + 32u + static_cast<std::uint32_t>(lane));
     if (warp_pages > of_row) { next_row = row_at(index + 1); }  // and what that leads to, later
     goes_on   = warp_pages > of_row;
     knows_ids = true;
-    count_alike();
+    if (alike == 0) { count_alike(); }
+  }
+
+  //! The rest of look_ahead, once the next row's description has come.
+  __device__ void look_further() noexcept
+  {
+    if (!goes_on) { return; }
+    std::uint32_t const of_row     = pages_of(row) - window - cursor;
+    std::uint32_t const warp_pages = left + pages_alike();
+    if (warp_pages > of_row + pages_of(next_row)) { row_after = row_at(index + 2); }
+    next_ids = id_at(next_row, static_cast<std::uint32_t>(lane));
+  }
+
+  //! What is known of the row at hand.
+  [[nodiscard]] __device__ row_note describe() const noexcept
+  {
+    return {index, window + cursor, pages_of(row),
+            (row.stored != 0 ? row_flag::stored : 0u) |
+              (row.catches_up != 0 ? row_flag::catches_up : 0u)};
+  }
+
+  //! Asks for the next tile, which is a plain one.  @pre alike > 0; else as `request`
+  //! @return its first page
+  template <class Tile, class Stream>
+  [[nodiscard]] __device__ page_id request_alike(Stream const& stream, int slot,
+                                                 std::uint32_t slot_address) noexcept
+  {
+    --alike;
+    return copy_alike<Tile>(stream, slot, slot_address);
   }
 
   //! Asks for the next tile.
   //! @param slot_address  where it goes
   //! @param note          what is left for the one who computes, if a row begins
   //! @param page          first page of the tile
-  //! @pre has_more; look_ahead was called, unless this is the first request
+  //! @pre has_more; look_ahead and look_further were called, unless this is the first request
   //! @threads one warp; followed by __syncwarp before the note is read
   template <class Stream>
   [[nodiscard]] __device__ tile_note request(Stream const& stream, int slot,
@@ -112,15 +149,15 @@ struct page_walk {
                                              page_id& page) noexcept
   {
     if (alike > 0) {
-      --alike;
-      page = Traits::has_low && is_low ? copy_alike<low_tile>(stream, slot, slot_address)
-                                       : copy_alike<high_tile>(stream, slot, slot_address);
-      return {Traits::has_low && is_low ? whole_note<low_tile> | tile_note::low
-                                        : whole_note<high_tile>};
+      if (Traits::has_low && is_low) {
+        page = request_alike<low_tile>(stream, slot, slot_address);
+        return tile_note::plain<low_tile>(true);
+      }
+      page = request_alike<high_tile>(stream, slot, slot_address);
+      return tile_note::plain<high_tile>(false);
     }
-    if (goes_on) { look_at_next_row(); }
-    if (run_left == 0 || cursor == 32) { move(); }
-    page = id_of(cursor);
+    if (run_left == 0 || cursor >= 32) { move(); }
+    page = id_of(0);
     tile_note made;
     if (Traits::has_low && is_low) {
       made.word = copy_next<low_tile>(stream, slot, slot_address, p.cut[1]) | tile_note::low;
@@ -129,11 +166,7 @@ struct page_walk {
     }
     if (begins) {
       made.word |= tile_note::begins;
-      if (lane == 0) {
-        *note = row_note{index, window + cursor, pages_of(row),
-                         (row.stored != 0 ? row_flag::stored : 0u) |
-                           (row.catches_up != 0 ? row_flag::catches_up : 0u)};
-      }
+      if (lane == 0) { *note = describe(); }
     }
     std::uint32_t const pages = made.pages();
     if (pages > 0 && (left == pages || (run_left == pages && (is_low || row.low == 0)))) {
@@ -149,11 +182,6 @@ struct page_walk {
   }
 
  private:
-  template <class Tile>
-  static constexpr std::uint32_t whole_note = static_cast<std::uint32_t>(Tile::tile_tokens) |
-                                              static_cast<std::uint32_t>(Tile::pages_per_tile)
-                                                << tile_note::pages_at;
-
   template <class Tile>
   [[nodiscard]] static __device__ std::uint32_t pages_for(std::uint32_t tokens) noexcept
   {
@@ -176,10 +204,13 @@ struct page_walk {
     if (!is_high && i - high >= pages_for<low_tile>(r.low)) { return no_page; }
     return p.table.entry(r.row, is_high ? tier::high : tier::low, is_high ? i : i - high);
   }
-  [[nodiscard]] __device__ page_id id_of(std::uint32_t from) const noexcept
+  //! Of the n-th page from the cursor on.  @pre cursor < 32; n = 0 or n < 32 after look_ahead
+  [[nodiscard]] __device__ page_id id_of(std::uint32_t n) const noexcept
   {
+    std::uint32_t const from = cursor + n;
+    page_id const held       = n > 0 && from >= 32 ? ids_ahead : ids;
     return page_id{
-      __shfl_sync(0xFFFF'FFFFu, static_cast<std::uint32_t>(ids), static_cast<int>(from))};
+      __shfl_sync(0xFFFF'FFFFu, static_cast<std::uint32_t>(held), static_cast<int>(from % 32))};
   }
   [[nodiscard]] __device__ std::byte const* address_of(page_id id) const noexcept
   {
@@ -198,13 +229,14 @@ struct page_walk {
   {
     std::uint32_t const bytes =
       Tile::with_scores && wants_scores() ? Tile::page_bytes : Tile::read_bytes;
-    page_id const first = id_of(cursor);
+    if (cursor >= 32) { read_further_ids(); }
+    page_id const first = id_of(0);
     stream.begin(slot, bytes * Tile::pages_per_tile, lane);
     stream.copy(slot, to, address_of(first), bytes, lane);
 #pragma unroll
     for (int i = 1; i < Tile::pages_per_tile; ++i) {
       auto const n = static_cast<std::uint32_t>(i);
-      stream.copy(slot, to + n * Tile::page_stride, address_of(id_of(cursor + n)), bytes, lane);
+      stream.copy(slot, to + n * Tile::page_stride, address_of(id_of(n)), bytes, lane);
     }
     stream.end();
     cursor += Tile::pages_per_tile;
@@ -222,8 +254,7 @@ struct page_walk {
     std::uint32_t const pages =
       Tile::pages_per_tile == 1 || !knows_ids
         ? 1u
-        : min_of(min_of(static_cast<std::uint32_t>(Tile::pages_per_tile), 32u - cursor),
-                 min_of(run_left, left));
+        : min_of(static_cast<std::uint32_t>(Tile::pages_per_tile), min_of(run_left, left));
     bool const everything     = Tile::with_scores && wants_scores();
     std::uint32_t const first = tile * part_tokens;  // token of the page
     // All pages but the run's last one are full.
@@ -235,10 +266,9 @@ struct page_walk {
       blocks * (everything ? Tile::block_bytes : Tile::read_block_bytes);
     stream.begin(slot, (pages - 1) * whole_bytes + last_bytes, lane);
     for (std::uint32_t i = 0; i + 1 < pages; ++i) {
-      stream.copy(slot, to + i * Tile::page_stride, address_of(id_of(cursor + i)), whole_bytes,
-                  lane);
+      stream.copy(slot, to + i * Tile::page_stride, address_of(id_of(i)), whole_bytes, lane);
     }
-    std::byte const* const from = address_of(id_of(cursor + pages - 1));
+    std::byte const* const from = address_of(id_of(pages - 1));
     std::uint32_t const last_to = to + (pages - 1) * Tile::page_stride;
     if (Tile::tiles_per_page == 1 && blocks == static_cast<std::uint32_t>(Tile::part_blocks)) {
       stream.copy(slot, last_to, from, last_bytes, lane);  // the page from its first byte on
@@ -257,19 +287,24 @@ struct page_walk {
            (first / block_tokens) << tile_note::block_at;
   }
 
-  //! Tiles that are whole, of one run, not its last nor the warp's, and whose ids are at hand.
+  //! Plain tiles to come: of the run at hand, without its last one and the warp's.
   __device__ void count_alike() noexcept
   {
-    std::uint32_t pages_per_tile = high_tile::pages_per_tile;
-    bool parts                   = high_tile::tiles_per_page > 1;
+    if (run_left == 0 || left == 0) { return; }
+    std::uint32_t const but_one = min_of(run_left, left) - 1u;
     if (Traits::has_low && is_low) {
-      pages_per_tile = low_tile::pages_per_tile;
-      parts          = low_tile::tiles_per_page > 1;
+      alike = low_tile::tiles_per_page > 1 ? 0u : but_one / low_tile::pages_per_tile;
+    } else {
+      alike = high_tile::tiles_per_page > 1 ? 0u : but_one / high_tile::pages_per_tile;
     }
-    if (parts || run_left == 0 || left == 0) { return; }
-    alike = min_of(min_of(run_left, left) - 1u, 32u - cursor) / pages_per_tile;
-    run_left -= alike * pages_per_tile;
-    left -= alike * pages_per_tile;
+    run_left -= pages_alike();
+    left -= pages_alike();
+  }
+  //! Their pages.
+  [[nodiscard]] __device__ std::uint32_t pages_alike() const noexcept
+  {
+    return alike *
+           (Traits::has_low && is_low ? low_tile::pages_per_tile : high_tile::pages_per_tile);
   }
 
   //! The run that page `ordinal` of the row belongs to.
@@ -287,14 +322,13 @@ struct page_walk {
     }
   }
 
-  //! The rest of look_ahead, once the next row's description has come.
-  //! @pre the warp goes on with the next row
-  __device__ void look_at_next_row() noexcept
+  //! The window of ids moves on.
+  __device__ void read_further_ids() noexcept
   {
-    goes_on                    = false;
-    std::uint32_t const of_row = pages_of(row) - window - cursor;
-    if (left > of_row + pages_of(next_row)) { row_after = row_at(index + 2); }
-    next_ids = id_at(next_row, static_cast<std::uint32_t>(lane));
+    window += 32;
+    cursor -= 32;
+    ids       = ids_ahead;
+    ids_ahead = id_at(row, window + 32u + static_cast<std::uint32_t>(lane));
   }
 
   //! On to the next run or row, or further page ids.
@@ -316,11 +350,8 @@ struct page_walk {
       cursor    = 0;
       begins    = true;
       ids_ahead = id_at(row, 32u + static_cast<std::uint32_t>(lane));
-    } else if (cursor == 32) {
-      window += 32;
-      cursor    = 0;
-      ids       = ids_ahead;
-      ids_ahead = id_at(row, window + 32u + static_cast<std::uint32_t>(lane));
+    } else if (cursor >= 32) {
+      read_further_ids();
     }
     if (run_left == 0) { begin_run(window + cursor); }
   }

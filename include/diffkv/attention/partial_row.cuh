@@ -162,99 +162,61 @@ struct merged_head {
   warp_vector<Traits::head_dim> out{};
   float max = row_accumulator<Traits>::lowest_reference;
   float sum = 0.0f;
-};
 
-//! Merges heads first .. first + Heads - 1 of `count` parts.
-//! @param part(i)  the i-th part; a null one has no token
-//! @threads one warp
-template <class Traits, int Heads, class PartAt>
-__device__ void merge_heads(merged_head<Traits> (&merged)[Heads], int first, std::uint32_t count,
-                            PartAt const& part, int lane) noexcept
-{
-  constexpr unsigned all = 0xFFFF'FFFFu;
-  auto const state_of    = [&](std::uint32_t i, int n) {
-    partial_row<Traits> const from = i < count ? part(i) : partial_row<Traits>{};
-    return from.at != nullptr ? from.state(first + n)
-                                 : float2{row_accumulator<Traits>::lowest_reference, 0.0f};
-  };
+  //! Adds head h of up to 32 parts, in their order.
+  //! @param which    bit i: part i is there
+  //! @param count    parts, those that are not there included
+  //! @param part(i)  the i-th part
+  //! @threads one warp
+  template <class PartAt>
+  __device__ void add(int h, unsigned which, int count, PartAt const& part, int lane) noexcept
+  {
+    constexpr unsigned all = 0xFFFF'FFFFu;
+    float2 const state     = (which >> lane & 1u) != 0
+                               ? part(lane).state(h)
+                               : float2{row_accumulator<Traits>::lowest_reference, 0.0f};
+    float const before     = max;
+    max                    = fmaxf(before, max_over_warp(state.x));
+    float const factor     = fast_exp2(before - max);
+    float const weight     = fast_exp2(state.x - max);
+    sum                    = fmaf(sum, factor, sum_over_warp(weight * state.y));
 #pragma unroll
-  for (int n = 0; n < Heads; ++n) {
-    for (std::uint32_t i = lane; i < count; i += 32) {
-      merged[n].max = fmaxf(merged[n].max, state_of(i, n).x);
+    for (int q = 0; q < out.quads_per_lane; ++q) {
+#pragma unroll
+      for (int e = 0; e < 4; ++e) { out.x[q][e] *= factor; }
     }
-    merged[n].max = max_over_warp(merged[n].max);
-  }
-  for (std::uint32_t begin = 0; begin < count; begin += 32) {
-    float weight[Heads];  // of part begin + lane
+#pragma unroll 4
+    for (int i = 0; i < count; ++i) {
+      float const w = __shfl_sync(all, weight, i);
+      if ((which >> i & 1u) == 0) { continue; }
+      float const* const from = part(i).out(h);
 #pragma unroll
-    for (int n = 0; n < Heads; ++n) {
-      float2 const state = state_of(begin + lane, n);
-      weight[n]          = fast_exp2(state.x - merged[n].max);
-      merged[n].sum      = fmaf(weight[n], state.y, merged[n].sum);
-    }
-#pragma unroll 2
-    for (std::uint32_t i = begin; i < count && i < begin + 32; ++i) {
-      partial_row<Traits> const from = part(i);
-      if (from.at == nullptr) { continue; }
-#pragma unroll
-      for (int n = 0; n < Heads; ++n) {
-        float const w = __shfl_sync(all, weight[n], static_cast<int>(i - begin));
-        auto& out     = merged[n].out;
-#pragma unroll
-        for (int q = 0; q < out.quads_per_lane; ++q) {
-          if (!out.has(lane, q)) { continue; }
-          float4 const x =
-            *reinterpret_cast<float4 const*>(from.out(first + n) + 4 * out.quad(lane, q));
-          out.x[q][0] = fmaf(w, x.x, out.x[q][0]);
-          out.x[q][1] = fmaf(w, x.y, out.x[q][1]);
-          out.x[q][2] = fmaf(w, x.z, out.x[q][2]);
-          out.x[q][3] = fmaf(w, x.w, out.x[q][3]);
-        }
+      for (int q = 0; q < out.quads_per_lane; ++q) {
+        if (!out.has(lane, q)) { continue; }
+        float4 const x = *reinterpret_cast<float4 const*>(from + 4 * out.quad(lane, q));
+        out.x[q][0]    = fmaf(w, x.x, out.x[q][0]);
+        out.x[q][1]    = fmaf(w, x.y, out.x[q][1]);
+        out.x[q][2]    = fmaf(w, x.z, out.x[q][2]);
+        out.x[q][3]    = fmaf(w, x.w, out.x[q][3]);
       }
     }
   }
-#pragma unroll
-  for (int n = 0; n < Heads; ++n) { merged[n].sum = sum_over_warp(merged[n].sum); }
-}
+};
 
-//! Merges all heads, at most four at a time.
-//! @param finish(head, merged)
-template <class Traits, class PartAt, class Finish>
-__device__ void merge_parts(std::uint32_t count, PartAt const& part, Finish const& finish,
-                            int lane) noexcept
-{
-#pragma unroll 1
-  for (int first = 0; first + 4 <= Traits::heads; first += 4) {
-    merged_head<Traits> merged[4];
-    merge_heads(merged, first, count, part, lane);
-#pragma unroll
-    for (int n = 0; n < 4; ++n) { finish(first + n, merged[n]); }
-  }
-  constexpr int rest = Traits::heads % 4;
-  if constexpr (rest > 0) {
-    constexpr int first = Traits::heads - rest;
-    merged_head<Traits> merged[rest];
-    merge_heads(merged, first, count, part, lane);
-#pragma unroll
-    for (int n = 0; n < rest; ++n) { finish(first + n, merged[n]); }
-  }
-}
-
-//! The candidate (tier, place) = (lane / places, lane mod places) over several parts.
+//! The candidate (tier, place) = (lane / places, lane mod places) over up to 32 parts.
+//! @param which, count, part  as merged_head::add
 //! @threads one warp; of use in the first 2 * places lanes
 template <class Traits, class PartAt>
-[[nodiscard]] __device__ candidate merge_candidates(std::uint32_t count, PartAt const& part,
-                                                    int lane) noexcept
+__device__ void add_candidates(candidate& best, unsigned which, int count, PartAt const& part,
+                               int lane) noexcept
 {
-  candidate best{};
-  if (lane >= num_stored_tiers * Traits::candidate_places) { return best; }
-  for (std::uint32_t i = 0; i < count; ++i) {
-    partial_row<Traits> const from = part(i);
-    if (from.at == nullptr) { continue; }
-    candidate const c = from.candidates()[lane];
+  if (lane >= num_stored_tiers * Traits::candidate_places) { return; }
+#pragma unroll 1
+  for (int i = 0; i < count; ++i) {
+    if ((which >> i & 1u) == 0) { continue; }
+    candidate const c = part(i).candidates()[lane];
     if (c.before(best)) { best = c; }
   }
-  return best;
 }
 
 }  // namespace diffkv::detail

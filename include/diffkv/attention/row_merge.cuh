@@ -3,84 +3,65 @@
 #pragma once
 
 //! @file
-//! Rows that several warps have read: who comes last merges, within a CTA, then over the CTAs.
+//! Rows that several warps have read: when all warps of a CTA are done they merge their parts, and the
+//! CTA that comes last merges those of the CTAs.
 //! Read before this: attention/page_walk.cuh.  Read next: attention/decode_warp.cuh.
 //!
-//! Code that runs once or twice a warp and is fetched cold: kept small and out of line.
+//! This code runs once a CTA and is fetched cold: kept small. A warp merges one head at a time.
 #include <diffkv/attention/page_walk.cuh>
 
 #include <cuda/atomic>
 
 namespace diffkv::detail {
 
+//! A part of a row, which a warp has left in shared memory for others.
+struct row_part {
+  static constexpr std::uint32_t none = 0xFFFF'FFFFu;
+
+  std::uint32_t index;       //!< row of the launch; none: no part
+  std::uint32_t flags;       //!< row_flag, part_flag
+  std::uint32_t first_page;  //!< among those of the warp
+  std::uint32_t ordinal;     //!< of that page, in the row
+  std::uint32_t pages;       //!< of the row
+};
+
+namespace part_flag {
+inline constexpr std::uint32_t begins = 1u << 8;  //!< the row begins in it
+inline constexpr std::uint32_t ends   = 1u << 9;
+}  // namespace part_flag
+
+//! A row that several CTAs have parts of.
+struct row_of_ctas {
+  std::uint32_t first_cta;
+  std::uint32_t last_cta;
+  std::uint32_t is_complete;  //!< all parts are there
+};
+
 //! What the warps of a CTA share.
 template <class Traits>
 struct decode_cta {
   static constexpr int warps = Traits::tuning::warps;
-  //! Pages of a row that have been read; 0: the row that began in front of the CTA, 1 + w: the one that
-  //! goes on behind warp w.
-  std::uint32_t arrived[warps + 1];
-  //! Rows of many CTAs whose last part came from here: merged by all warps at the end. One begins in
-  //! front of the CTA, one ends behind it.
-  struct waiting_row {
-    std::uint32_t index;
-    std::uint32_t first_cta;
-    std::uint32_t last_cta;
-    std::uint32_t flags;
-  } waiting[2];
-  std::uint32_t num_waiting;
+  static_assert(2 * warps <= 32, "a lane for each part");
+
+  //! Two of each warp, in the order of the pages: of a row that has begun before, of its last row.
+  row_part parts[2 * warps];
+  //! Rows that go beyond the CTA: one that began before, one that begins here.
+  row_of_ctas beyond[2];
 };
 
 //! Where a warp stands in a launch, and what lies where in shared memory.
 template <class Traits>
 struct decode_place {
   decode_cta<Traits>* cta;
-  std::byte* shared;  //!< of the CTA
-  float* partials;    //!< of the workspace
-  divider num_warps;  //!< of the launch
-  std::uint32_t ctas;
+  std::byte* shared;    //!< of the CTA
   std::uint32_t warp;   //!< of the CTA
   std::uint32_t warps;  //!< of a CTA
-  std::uint32_t total;  //!< pages of the layer
-  std::uint32_t each;   //!< total / num_warps
-  std::uint32_t rest;   //!< what is left
-
-  __device__ decode_place(decode_cta<Traits>* shared_cta, std::byte* shared_memory,
-                          float* parts_of_ctas, divider warps_of_launch, std::uint32_t num_ctas,
-                          std::uint32_t num_pages) noexcept
-    : cta{shared_cta},
-      shared{shared_memory},
-      partials{parts_of_ctas},
-      num_warps{warps_of_launch},
-      ctas{num_ctas},
-      warp{threadIdx.x / 32},
-      warps{blockDim.x / 32},
-      total{num_pages},
-      each{num_warps.quotient(num_pages)},
-      rest{num_pages - each * num_warps.divisor}
-  {}
-
-  //! share_begin without a division.  @pre at most most_warps warps
-  [[nodiscard]] __device__ std::uint32_t begin_of_warp(std::uint32_t w) const noexcept
-  {
-    return w * each + num_warps.quotient(w * rest);
-  }
-  //! share_of; 64 bits are slow and seldom needed.
-  [[nodiscard]] __device__ std::uint32_t warp_of(std::uint32_t page) const noexcept
-  {
-    std::uint32_t const n = num_warps.divisor;
-    return each < 0xFFFF'FFFFu / n / n ? ((page + 1) * n - 1) / total : share_of(total, page, n);
-  }
-  [[nodiscard]] __device__ std::uint32_t begin_of_cta(std::uint32_t c) const noexcept
-  {
-    return begin_of_warp(c * warps);
-  }
 
   [[nodiscard]] __device__ std::byte* memory_of(std::uint32_t w) const noexcept
   {
     return shared + std::size_t{w} * Traits::warp_bytes;
   }
-  //! Part of a row that warp w read last: where its tiles were.
+  //! Part of the row that warp w read last: where its tiles were.
   [[nodiscard]] __device__ partial_row<Traits> last_part(std::uint32_t w) const noexcept
   {
     return {reinterpret_cast<float*>(memory_of(w))};
@@ -89,12 +70,6 @@ struct decode_place {
   [[nodiscard]] __device__ partial_row<Traits> first_part(std::uint32_t w) const noexcept
   {
     return {reinterpret_cast<float*>(memory_of(w) + Traits::ring_bytes)};
-  }
-  //! What CTA c leaves of a row: of the one that begins in it, or of the one that began before.
-  [[nodiscard]] __device__ partial_row<Traits> part_of_cta(std::uint32_t c,
-                                                           bool begins) const noexcept
-  {
-    return {partials + (std::size_t{2} * c + (begins ? 1 : 0)) * Traits::part_floats};
   }
   [[nodiscard]] __device__ float* stage() const noexcept
   {
@@ -116,165 +91,257 @@ struct decode_place {
   }
 };
 
-//! The parts of a row that one merge takes together, in the order of its pages.
-template <class Traits>
-struct part_list {
-  decode_place<Traits> at;
-  bool of_ctas;         //!< else of the warps of a CTA
-  std::uint32_t first;  //!< warp or CTA of part 0
-  std::uint32_t step;
-  std::uint32_t count;
-  std::uint32_t first_cta;  //!< of CTAs: where the row begins
-  bool ends_early;          //!< of warps: the last one goes on with another row
+//! How the pages of a layer are shared by the warps of a launch: share_begin and share_of without
+//! divisions.
+struct page_shares {
+  divider num_warps;
+  std::uint32_t warps;  //!< of a CTA
+  std::uint32_t total;  //!< pages of the layer
+  std::uint32_t each;   //!< total / num_warps
+  std::uint32_t rest;   //!< what is left
 
-  //! Null where a warp or CTA has no pages.
-  [[nodiscard]] __device__ partial_row<Traits> operator()(std::uint32_t i) const noexcept
+  __device__ page_shares(divider warps_of_launch, std::uint32_t warps_of_cta,
+                         std::uint32_t num_pages) noexcept
+    : num_warps{warps_of_launch},
+      warps{warps_of_cta},
+      total{num_pages},
+      each{num_warps.quotient(num_pages)},
+      rest{num_pages - each * num_warps.divisor}
+  {}
+  //! @pre at most most_warps warps
+  [[nodiscard]] __device__ std::uint32_t begin_of_warp(std::uint32_t w) const noexcept
   {
-    std::uint32_t const n = first + i * step;
-    if (at.each == 0) {  // else all have some
-      std::uint32_t const w = of_ctas ? n * at.warps : blockIdx.x * at.warps + n;
-      if (at.begin_of_warp(w) == at.begin_of_warp(w + (of_ctas ? at.warps : 1u))) { return {}; }
-    }
-    if (of_ctas) { return at.part_of_cta(n, n == first_cta); }
-    return ends_early && i + 1 == count ? at.first_part(n) : at.last_part(n);
+    return w * each + num_warps.quotient(w * rest);
+  }
+  [[nodiscard]] __device__ std::uint32_t begin_of_cta(std::uint32_t c) const noexcept
+  {
+    return begin_of_warp(c * warps);
+  }
+  //! 64 bits are slow and seldom needed.
+  [[nodiscard]] __device__ std::uint32_t cta_of(std::uint32_t page) const noexcept
+  {
+    std::uint32_t const n = num_warps.divisor;
+    return (each < 0xFFFF'FFFFu / n / n ? ((page + 1) * n - 1) / total : share_of(total, page, n)) /
+           warps;
+  }
+  [[nodiscard]] __device__ bool has_pages(std::uint32_t c) const noexcept
+  {
+    return each > 0 || begin_of_cta(c) < begin_of_cta(c + 1);
   }
 };
 
-//! Merges parts of a row into another part, or into its result.
-//! @param to     null: the result
-//! @param flags  row_flag
-//! @threads one warp
-template <class Traits, class T, class Out, class Parts>
-__device__ __noinline__ void merge_row(decode_params<Traits, T, Out> const& p, Parts const parts,
-                                       std::uint32_t count, partial_row<Traits> const to,
-                                       std::uint32_t index, std::uint32_t flags)
+//! Index of the lowest, of the highest bit.  @pre mask is not 0
+[[nodiscard]] __device__ inline int lowest_bit(unsigned mask) noexcept
 {
-  int const lane        = static_cast<int>(threadIdx.x % 32);
-  bool const catches_up = (flags & row_flag::catches_up) != 0;
-  auto const finish     = [&](int h, merged_head<Traits>& merged) {
-    float offset = 0.0f;
-    if constexpr (Traits::centred) {
-      if (count > 0 && parts(0).at != nullptr) { offset = parts(0).offset(h); }
+  return __ffs(static_cast<int>(mask)) - 1;
+}
+[[nodiscard]] __device__ inline int highest_bit(unsigned mask) noexcept
+{
+  return 31 - __clz(static_cast<int>(mask));
+}
+
+//! Merges the rows of which a CTA has several parts, or not all.
+template <class Traits, class T, class Out>
+struct row_merge {
+  using params = decode_params<Traits, T, Out>;
+  using target = row_target<Traits, T, Out>;
+  //! What a warp takes at a time: a head, or the candidates.
+  static constexpr std::uint32_t units = Traits::heads + (Traits::has_scores ? 1 : 0);
+
+  params const& p;
+  decode_place<Traits> place;
+  int lane;
+
+  //! Which of the parts of the CTA there are, and where rows begin among them.
+  struct part_masks {
+    unsigned present;
+    unsigned firsts;
+  };
+  [[nodiscard]] __device__ part_masks find_parts() const noexcept
+  {
+    constexpr unsigned all    = 0xFFFF'FFFFu;
+    bool const exists         = lane < 2 * static_cast<int>(place.warps);
+    std::uint32_t const index = exists ? place.cta->parts[lane].index : row_part::none;
+    unsigned const present    = __ballot_sync(all, index != row_part::none);
+    unsigned const before     = present & ((1u << lane) - 1u);
+    std::uint32_t const previous =
+      __shfl_sync(all, index, before == 0 ? lane : highest_bit(before));
+    bool const is_first = index != row_part::none && (before == 0 || previous != index);
+    return {present, __ballot_sync(all, is_first)};
+  }
+
+  //! What CTA c leaves of a row: of the one that begins in it, or of one that began before.
+  [[nodiscard]] __device__ partial_row<Traits> part_of_cta(std::uint32_t c,
+                                                           bool begins) const noexcept
+  {
+    return {p.partials + (std::size_t{2} * c + (begins ? 1 : 0)) * Traits::part_floats};
+  }
+
+  //! One unit of a row, over its parts in the CTA: into its result, or for other CTAs.
+  //! @param first         its first part
+  //! @param which, count  of its parts from there on; see merged_head::add
+  __device__ void merge_in_cta(int first, unsigned which, int count, int unit) const noexcept
+  {
+    auto const part_at = [&](int i) {
+      auto const slot = static_cast<std::uint32_t>(first + i);
+      return slot % 2 == 0 ? place.first_part(slot / 2) : place.last_part(slot / 2);
+    };
+    row_part const& begin        = place.cta->parts[first];
+    row_part const& end          = place.cta->parts[first + count - 1];
+    bool const begins            = (begin.flags & part_flag::begins) != 0;
+    bool const is_whole          = begins && (end.flags & part_flag::ends) != 0;
+    partial_row<Traits> const to = part_of_cta(blockIdx.x, begins);
+    if (Traits::has_scores && unit == Traits::heads) {
+      if ((begin.flags & row_flag::catches_up) == 0) { return; }
+      candidate best{};
+      add_candidates<Traits>(best, which, count, part_at, lane);
+      if (is_whole) {
+        store_candidates(begin, best);
+      } else if (lane < num_stored_tiers * Traits::candidate_places) {
+        to.candidates()[lane] = best;
+      }
+      return;
     }
-    if (to.at == nullptr) {
-      store_merged_head(row_target<Traits, T, Out>{p, index}, h, merged, offset,
-                            (flags & row_flag::stored) != 0, lane);
+    merged_head<Traits> merged{};
+    merged.add(unit, which, count, part_at, lane);
+    float const offset = Traits::centred ? part_at(0).offset(unit) : 0.0f;
+    if (is_whole) {
+      store_head(begin, unit, merged, offset);
       return;
     }
     auto const& v = merged.out;
 #pragma unroll
     for (int q = 0; q < v.quads_per_lane; ++q) {
       if (!v.has(lane, q)) { continue; }
-      *reinterpret_cast<float4*>(to.out(h) + 4 * v.quad(lane, q)) =
+      *reinterpret_cast<float4*>(to.out(unit) + 4 * v.quad(lane, q)) =
         float4{v.x[q][0], v.x[q][1], v.x[q][2], v.x[q][3]};
     }
     if (lane == 0) {
-      to.state(h) = float2{merged.max, merged.sum};
-      if constexpr (Traits::centred) { to.offset(h) = offset; }
+      to.state(unit) = float2{merged.max, merged.sum};
+      if constexpr (Traits::centred) { to.offset(unit) = offset; }
     }
-  };
-  merge_parts<Traits>(count, parts, finish, lane);
-  if constexpr (Traits::has_scores) {
-    if (catches_up) {
-      candidate const c = merge_candidates<Traits>(count, parts, lane);
-      if (to.at == nullptr) {
-        store_scores(row_target<Traits, T, Out>{p, index}, c, lane);
-      } else if (lane < num_stored_tiers * Traits::candidate_places) {
-        to.candidates()[lane] = c;
+  }
+
+  //! One unit of a row, over its parts in several CTAs.
+  __device__ void merge_ctas(row_part const& row, page_shares const& shares,
+                             row_of_ctas const& ctas, int unit) const noexcept
+  {
+    std::uint32_t const first_cta = ctas.first_cta;
+    std::uint32_t const last_cta  = ctas.last_cta;
+    merged_head<Traits> merged{};
+    candidate best{};
+    bool const of_scores = Traits::has_scores && unit == Traits::heads;
+#pragma unroll 1
+    for (std::uint32_t begin = first_cta; begin <= last_cta; begin += 32) {
+      std::uint32_t const mine = begin + static_cast<std::uint32_t>(lane);
+      unsigned const which =
+        __ballot_sync(0xFFFF'FFFFu, mine <= last_cta && shares.has_pages(mine));
+      int const count    = static_cast<int>(min_of(last_cta - begin + 1, 32u));
+      auto const part_at = [&](int i) {
+        std::uint32_t const c = begin + static_cast<std::uint32_t>(i);
+        return part_of_cta(c, c == first_cta);
+      };
+      if (of_scores) {
+        if constexpr (Traits::has_scores) {
+          add_candidates<Traits>(best, which, count, part_at, lane);
+        }
+      } else {
+        merged.add(unit, which, count, part_at, lane);
       }
     }
+    if (of_scores) {
+      if ((row.flags & row_flag::catches_up) != 0) { store_candidates(row, best); }
+      return;
+    }
+    store_head(row, unit, merged,
+               Traits::centred ? part_of_cta(first_cta, true).offset(unit) : 0.0f);
   }
-  __syncwarp();
-}
 
-//! A warp has left its part of a row; whoever completes the row merges.
-//! @param begin, end  pages of the row, counted over the layer
-//! @param pages_read  by this warp
-//! @threads one warp
-template <class Traits, class T, class Out>
-__device__ __noinline__ void hand_over(decode_params<Traits, T, Out> const& p,
-                                       decode_place<Traits> const at, std::uint32_t index,
-                                       std::uint32_t begin, std::uint32_t end,
-                                       std::uint32_t pages_read, std::uint32_t flags)
-{
-  constexpr unsigned all        = 0xFFFF'FFFFu;
-  bool const speaks             = threadIdx.x % 32 == 0;
-  std::uint32_t const cta_begin = at.begin_of_cta(blockIdx.x);
-  std::uint32_t const cta_end   = at.begin_of_cta(blockIdx.x + 1);
-  std::uint32_t const here      = max_of(begin, cta_begin);
-  std::uint32_t const here_end  = min_of(end, cta_end);
-  std::uint32_t const first     = at.warp_of(here) - blockIdx.x * at.warps;
-  std::uint32_t const last      = at.warp_of(here_end - 1) - blockIdx.x * at.warps;
-  bool completes                = false;
-  if (speaks) {
-    std::uint32_t const key = begin < cta_begin ? 0u : first + 1;
-    cuda::atomic_ref<std::uint32_t, cuda::thread_scope_block> arrived{at.cta->arrived[key]};
-    completes =
-      arrived.fetch_add(pages_read, cuda::memory_order_acq_rel) + pages_read == here_end - here;
-  }
-  if (__shfl_sync(all, completes ? 1 : 0, 0) == 0) { return; }
-  __syncwarp();  // a shuffle does not pass on what lane 0 has acquired
-  bool const ends_early = end < at.begin_of_warp(blockIdx.x * at.warps + last + 1);
-  part_list<Traits> const of_warps{at, false, first, 1, last - first + 1, 0, ends_early};
-  bool const within              = begin >= cta_begin && end <= cta_end;
-  std::uint32_t const first_cta  = at.warp_of(begin) / at.warps;
-  partial_row<Traits> const none = {};
-  merge_row(p, of_warps, of_warps.count,
-            within ? none : at.part_of_cta(blockIdx.x, blockIdx.x == first_cta), index, flags);
-  if (within) { return; }
-
-  std::uint32_t const last_cta = at.warp_of(end - 1) / at.warps;
-  bool is_last                 = false;
-  if (speaks) {
-    // A layer of fewer pages than CTAs leaves some without.
-    std::uint32_t const parts = at.total >= at.ctas ? last_cta - first_cta + 1 : end - begin;
-    cuda::atomic_ref<std::uint32_t, cuda::thread_scope_device> arrivals{p.arrivals[first_cta]};
-    is_last = arrivals.fetch_add(1, cuda::memory_order_acq_rel) == parts - 1;
-    if (is_last) { arrivals.store(0, cuda::memory_order_relaxed); }
-  }
-  if (__shfl_sync(all, is_last ? 1 : 0, 0) == 0) { return; }
-  __syncwarp();
-  part_list<Traits> const of_ctas{at,        true, first_cta, 1, last_cta - first_cta + 1,
-                                  first_cta, false};
-  if (of_ctas.count <= Traits::tuning::few_parts) {
-    merge_row(p, of_ctas, of_ctas.count, none, index, flags);
-    return;
-  }
-  if (speaks) {
-    cuda::atomic_ref<std::uint32_t, cuda::thread_scope_block> waiting{at.cta->num_waiting};
-    std::uint32_t const place = waiting.fetch_add(1, cuda::memory_order_relaxed);
-    at.cta->waiting[place]    = {index, first_cta, last_cta, flags};
-  }
-}
-
-//! Rows of many CTAs, by all warps: each merges some of the parts, then one what they have made.
-//! @threads the CTA
-template <class Traits, class T, class Out>
-__device__ void merge_waiting_rows(decode_params<Traits, T, Out> const& p,
-                                   decode_place<Traits> const& at)
-{
-  __syncthreads();
-  std::uint32_t const num_waiting = at.cta->num_waiting;
-#pragma unroll 1
-  for (std::uint32_t i = 0; i < num_waiting; ++i) {
-    auto const row            = at.cta->waiting[i];
-    std::uint32_t const parts = row.last_cta - row.first_cta + 1;
-    part_list<Traits> const own{at,
-                                true,
-                                row.first_cta + at.warp,
-                                at.warps,
-                                parts > at.warp ? ceil_div(parts - at.warp, at.warps) : 0u,
-                                row.first_cta,
-                                false};
-    merge_row(p, own, own.count, at.last_part(at.warp), row.index, row.flags);
+  //! All rows.
+  //! @threads the CTA; each warp has left its parts
+  __device__ void run(divider num_warps, std::uint32_t num_pages) const
+  {
+    __syncwarp();
     __syncthreads();
-    if (at.warp == 0) {
-      merge_row(
-        p, [at](std::uint32_t w) { return at.last_part(w); }, at.warps, partial_row<Traits>{},
-        row.index, row.flags);
+    part_masks const parts = find_parts();
+    if (parts.present == 0) { return; }
+    merge_rows_of_cta(parts);
+    // Of the rows that go beyond the CTA. One that passes through has begun before.
+    row_part const& first = place.cta->parts[lowest_bit(parts.present)];
+    row_part const& last  = place.cta->parts[highest_bit(parts.firsts)];
+    row_part const& end   = place.cta->parts[highest_bit(parts.present)];
+    bool const comes      = (first.flags & part_flag::begins) == 0;
+    bool const leaves = (last.flags & part_flag::begins) != 0 && (end.flags & part_flag::ends) == 0;
+    if (!comes && !leaves) { return; }
+    page_shares const shares{num_warps, place.warps, num_pages};
+    __syncthreads();  // what is passed on is written
+    if (threadIdx.x < 2) {
+      bool const exists = threadIdx.x == 0 ? comes : leaves;
+      arrive(threadIdx.x, exists, threadIdx.x == 0 ? first : last, shares);
     }
     __syncthreads();
+#pragma unroll 1
+    for (std::uint32_t u = place.warp; u < 2 * units; u += place.warps) {
+      bool const of_last = u >= units;
+      if (place.cta->beyond[of_last ? 1 : 0].is_complete == 0) { continue; }
+      merge_ctas(of_last ? last : first, shares, place.cta->beyond[of_last ? 1 : 0],
+                 static_cast<int>(of_last ? u - units : u));
+    }
   }
-}
+
+ private:
+  //! The parts of each row within the CTA.
+  __device__ void merge_rows_of_cta(part_masks const& parts) const noexcept
+  {
+    auto const num_units = static_cast<std::uint32_t>(__popc(parts.firsts)) * units;
+    unsigned left        = parts.firsts;
+    std::uint32_t row    = 0;  // whose first part is the lowest bit of `left`
+#pragma unroll 1
+    for (std::uint32_t u = place.warp; u < num_units; u += place.warps) {
+      for (; row < u / units; ++row) { left &= left - 1; }
+      unsigned const next     = left & (left - 1);
+      unsigned const in_front = next == 0 ? ~0u : (1u << lowest_bit(next)) - 1u;
+      int const first         = lowest_bit(left);
+      unsigned const of_row   = (parts.present & in_front) >> first;
+      merge_in_cta(first, of_row, highest_bit(of_row) + 1, static_cast<int>(u - row * units));
+    }
+  }
+
+  //! This CTA's part of a row is there.
+  //! @param which  of `beyond`
+  //! @param part   the row's first part in the CTA, if it exists
+  //! @threads one
+  __device__ void arrive(std::uint32_t which, bool exists, row_part const& part,
+                         page_shares const& shares) const noexcept
+  {
+    auto& row       = place.cta->beyond[which];
+    row.is_complete = 0;
+    if (!exists) { return; }
+    auto const slot = static_cast<std::uint32_t>(&part - place.cta->parts);
+    std::uint32_t const begin =
+      shares.begin_of_warp(blockIdx.x * place.warps + slot / 2) + part.first_page - part.ordinal;
+    row.first_cta = shares.cta_of(begin);
+    row.last_cta  = shares.cta_of(begin + part.pages - 1);
+    // A layer of fewer pages than CTAs leaves some without.
+    std::uint32_t const ctas =
+      shares.total >= p.ctas ? row.last_cta - row.first_cta + 1 : part.pages;
+    cuda::atomic_ref<std::uint32_t, cuda::thread_scope_device> arrivals{p.arrivals[row.first_cta]};
+    if (arrivals.fetch_add(1, cuda::memory_order_acq_rel) == ctas - 1) {
+      arrivals.store(0, cuda::memory_order_relaxed);
+      row.is_complete = 1;
+    }
+  }
+
+  __device__ void store_head(row_part const& row, int h, merged_head<Traits>& merged,
+                             float offset) const noexcept
+  {
+    store_merged_head(target{p, row.index}, h, merged, offset, (row.flags & row_flag::stored) != 0,
+                      lane);
+  }
+  __device__ void store_candidates(row_part const& row, candidate const& c) const noexcept
+  {
+    if constexpr (Traits::has_scores) { store_scores(target{p, row.index}, c, lane); }
+  }
+};
 
 }  // namespace diffkv::detail
