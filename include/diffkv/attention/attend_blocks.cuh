@@ -51,11 +51,12 @@ __device__ void fold_affine(row_accumulator<Traits>& row, int s, int group,
 }
 
 //! @tparam Whole       no token is left out
+//! @tparam Scored      the row catches up
 //! @param tile         shared memory
 //! @param first_block  of the tile
 //! @param tokens       from there on, that exist
 //! @threads one warp
-template <class Tile, int Blocks, bool Whole, class Traits>
+template <class Tile, int Blocks, bool Whole, bool Scored, class Traits>
 __device__ void attend_blocks(std::uint32_t tile, int first_block, int tokens, float soft_cap,
                               row_queries<Traits> const& queries, row_accumulator<Traits>& row,
                               score_path<Traits>& scores, weight_exchange const& exchange,
@@ -83,14 +84,12 @@ __device__ void attend_blocks(std::uint32_t tile, int first_block, int tokens, f
         logits[s][2 * b]     = x[s][0];
         logits[s][2 * b + 1] = x[s][1];
       }
-      if constexpr (Traits::has_scores) {
-        if (scores.on) { scores.add_block(keys, tile, first_block, b, additions, soft_cap, at); }
+      if constexpr (Scored) {
+        scores.add_block(keys, tile, first_block, b, additions, soft_cap, at);
       }
     }
-    if constexpr (Traits::has_scores) {
-      if (scores.on) {
-        scores.template update<Tile, Blocks>(additions, tile, first_block, tokens, at);
-      }
+    if constexpr (Scored) {
+      scores.template update<Tile, Blocks>(additions, tile, first_block, tokens, at);
     }
   }
 
@@ -151,9 +150,10 @@ __device__ void attend_blocks(std::uint32_t tile, int first_block, int tokens, f
 }
 
 //! The whole of a tile.
-//! @tparam Whole  its tokens all exist, and none lies outside a sliding window
-//! @param tokens  of it, that exist; at least 1
-template <class Tile, bool Whole, class Traits>
+//! @tparam Whole   its tokens all exist, and none lies outside a sliding window
+//! @tparam Scored  the row catches up
+//! @param tokens   of it, that exist; at least 1
+template <class Tile, bool Whole, bool Scored, class Traits>
 __device__ void attend_tile(std::uint32_t tile, int tokens, float soft_cap,
                             row_queries<Traits> const& queries, row_accumulator<Traits>& row,
                             score_path<Traits>& scores, weight_exchange const& exchange,
@@ -163,22 +163,23 @@ __device__ void attend_tile(std::uint32_t tile, int tokens, float soft_cap,
   constexpr int rest    = Tile::tile_blocks % at_once;
   constexpr int whole   = Tile::tile_blocks / at_once;
   if constexpr (whole == 1) {
-    attend_blocks<Tile, at_once, Whole>(tile, 0, tokens, soft_cap, queries, row, scores, exchange,
-                                        at);
+    attend_blocks<Tile, at_once, Whole, Scored>(tile, 0, tokens, soft_cap, queries, row, scores,
+                                                exchange, at);
   } else {
 #pragma unroll 1
     for (int i = 0; i < whole; ++i) {
       int const first_block = i * at_once;
       if (!Whole && tokens <= first_block * block_tokens) { return; }
-      attend_blocks<Tile, at_once, Whole>(tile, first_block, tokens - first_block * block_tokens,
-                                          soft_cap, queries, row, scores, exchange, at);
+      attend_blocks<Tile, at_once, Whole, Scored>(tile, first_block,
+                                                  tokens - first_block * block_tokens, soft_cap,
+                                                  queries, row, scores, exchange, at);
     }
   }
   if constexpr (rest > 0) {
     constexpr int first_block = whole * at_once;
     if (!Whole && tokens <= first_block * block_tokens) { return; }
-    attend_blocks<Tile, rest, Whole>(tile, first_block, tokens - first_block * block_tokens,
-                                     soft_cap, queries, row, scores, exchange, at);
+    attend_blocks<Tile, rest, Whole, Scored>(tile, first_block, tokens - first_block * block_tokens,
+                                             soft_cap, queries, row, scores, exchange, at);
   }
 }
 

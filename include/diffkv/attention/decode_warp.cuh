@@ -9,6 +9,8 @@
 #include <diffkv/attention/attend_blocks.cuh>
 #include <diffkv/attention/row_merge.cuh>
 
+#include <type_traits>  // true_type
+
 namespace diffkv::detail {
 
 //! One warp of a launch.
@@ -73,9 +75,7 @@ struct decode_warp {
           }
         }
       }
-#pragma unroll
-      for (float& e : x) { e *= options.scale; }
-      columns.set(s, x, unit, at);
+      columns.set(s, x, options.scale * unit, at);
     }
   }
 
@@ -109,7 +109,8 @@ struct decode_warp {
         if (!exists(query, head)) { continue; }
         std::size_t const place = cache.queries.index(layer, plan.first_query + query,
                                                       q_head + static_cast<std::uint32_t>(head));
-        scores.lse[i][n]        = cache.queries.lse[place] * log2_of_e;
+        float const lse         = cache.queries.lse[place];
+        scores.lse[i][n]        = is_finite(lse) ? lse * log2_of_e : infinity;
         scores.offset[i][n]     = cache.queries.offset_logits[place];
       }
     }
@@ -146,24 +147,39 @@ struct decode_warp {
   }
 
   //! @tparam Whole   the tile's tokens all exist
+  //! @tparam Scored  the row catches up
   //! @param page     first page of the tile
   //! @param ordinal  of that page in the row
-  template <class Tile, bool Whole>
+  template <class Tile, bool Whole, bool Scored>
   __device__ void attend(tile_note note, std::uint32_t tile, page_id page, row_note const& row,
                          std::uint32_t ordinal) noexcept
   {
     weight_exchange const exchange{at};
-    if constexpr (Traits::has_scores) {
-      if (scores.on) {
-        scores.page = scored(note, page, row, ordinal, Traits::has_low && note.is(tile_note::low));
-      }
+    if constexpr (Scored) {
+      scores.page = scored(note, page, row, ordinal, Traits::has_low && note.is(tile_note::low));
     }
-    attend_tile<Tile, Whole>(tile, note.tokens(), p.options.soft_cap, queries, sums, scores,
-                             exchange, at);
-    if constexpr (Traits::has_scores) {
-      if (scores.on && note.pages() > 0) { scores.close_page(); }
+    attend_tile<Tile, Whole, Scored>(tile, note.tokens(), p.options.soft_cap, queries, sums, scores,
+                                     exchange, at);
+    if constexpr (Scored) {
+      if (note.pages() > 0) { scores.close_page(); }
     }
     __syncwarp();  // the slot may be filled again
+  }
+  //! Calls f(tile type, whether the row catches up), both known to the compiler.
+  template <class F>
+  __device__ void with_kind_of_tile(bool low, F const& f) noexcept
+  {
+    auto const with_scores = [&](auto tile) {
+      if constexpr (Traits::has_scores) {
+        if (scores.on) { return f(tile, std::true_type{}); }
+      }
+      f(tile, std::false_type{});
+    };
+    if (Traits::has_low && low) {
+      with_scores(typename Traits::low_tile{});
+    } else {
+      with_scores(typename Traits::high_tile{});
+    }
   }
 
   [[nodiscard]] __device__ scored_page scored(tile_note note, page_id page, row_note const& row,
@@ -211,12 +227,14 @@ struct decode_warp {
       if (catches_up && has_candidate) { part.candidates()[at.lane] = place.record()[at.lane]; }
     }
     if (at.lane == 0) {
-      std::uint32_t const flags = (note.flags & row_flag::stored) |
-                                  (catches_up ? row_flag::catches_up : 0u) |
-                                  (note.ordinal == 0 ? part_flag::begins : 0u) |
-                                  (note.ordinal + pages_read == note.pages ? part_flag::ends : 0u);
-      place.cta->parts[2 * place.warp + (is_last ? 1 : 0)] = {
-        note.index, flags, behind - pages_read, note.ordinal, note.pages};
+      row_part& left = place.cta->parts[2 * place.warp + (is_last ? 1 : 0)];
+      left.index     = note.index;
+      left.flags     = (note.flags & row_flag::stored) | (catches_up ? row_flag::catches_up : 0u) |
+                   (note.ordinal == 0 ? part_flag::begins : 0u) |
+                   (note.ordinal + pages_read == note.pages ? part_flag::ends : 0u);
+      left.first_page = behind - pages_read;
+      left.ordinal    = note.ordinal;
+      left.pages      = note.pages;
     }
     __syncwarp();
   }
@@ -247,29 +265,26 @@ struct decode_warp {
     auto const slot_after = [](int slot) { return slot + 1 == slots ? 0 : slot + 1; };
     row_note* const notes = place.notes();
     page_walk<Traits, T, Out> walk{p, range, at.lane};
-    row_note row = walk.describe();
     tile_note queue[slots]{};  // of the tile at hand, and of those on their way
     page_id ids[slots]{};
-    // At first one tile: asking for more can take long, and the queries can be had meanwhile.
-    queue[0] = walk.request(stream, 0, ring, notes, ids[0]);
-    walk.look_ahead();  // what it reads comes beside the queries
-    begin_row(row);
-    walk.look_further();
+    row_note row{};
     std::uint32_t page      = 0;  // of the warp's
     std::uint32_t row_begin = 0;  // first page of the row at hand
     bool in_low             = false;
-    int slot                = 0;              // of the tile at hand
-    int into                = slot_after(0);  // of the next request
-    int pending             = 1;              // tiles asked for
+    int slot                = 0;  // of the tile at hand
+    int into                = 0;  // of the next request
+    int pending             = 0;  // tiles asked for
+    // At first one tile: asking for more can take long, and the queries can be had meanwhile.
+    int most_pending = 1;
 
-    //! Plain tiles, as long as those asked for are plain, too: the slot is filled again at once.
-    auto const read_alike = [&](auto tile_type, tile_note const note) {
+    // Plain tiles, as long as those asked for are plain, too: the slot is filled again at once.
+    auto const read_alike = [&](auto tile_type, auto scored, tile_note const note) {
       using tile = decltype(tile_type);
 #pragma unroll 1
       do {
         stream.wait(slot);
-        attend<tile, !Traits::variant::sliding_window>(note, slot_address(slot), ids[0], row,
-                                                       row.ordinal + page - row_begin);
+        attend<tile, !Traits::variant::sliding_window, decltype(scored)::value>(
+          note, slot_address(slot), ids[0], row, row.ordinal + page - row_begin);
         page += static_cast<std::uint32_t>(tile::pages_per_tile);
         page_id const id = walk.template request_alike<tile>(stream, slot, slot_address(slot));
 #pragma unroll
@@ -283,7 +298,7 @@ struct decode_warp {
 #pragma unroll 1
     for (;;) {
 #pragma unroll 1
-      for (; pending < slots && walk.has_more(); ++pending) {
+      for (; pending < most_pending && walk.has_more(); ++pending) {
         page_id id{};
         tile_note const made = walk.request(stream, into, slot_address(into), notes + into, id);
 #pragma unroll
@@ -294,35 +309,35 @@ struct decode_warp {
         into = slot_after(into);
       }
       if (pending == 0) { return; }
-      tile_note const note = queue[0];
-      if (note.is(tile_note::begins)) {
+      if (most_pending == 1) { walk.look_ahead(); }  // what it reads comes beside the queries
+      if (queue[0].is(tile_note::begins)) {
+        queue[0].word &= ~tile_note::begins;
         __syncwarp();
         row       = notes[slot];
         row_begin = page;
         in_low    = false;
         begin_row(row);
       }
-      bool const low = Traits::has_low && note.is(tile_note::low);
+      if (most_pending == 1) {
+        walk.look_further();
+        most_pending = slots;
+        continue;
+      }
+      tile_note const note = queue[0];
+      bool const low       = Traits::has_low && note.is(tile_note::low);
       if (low && !in_low) {
         begin_low(sums, place.stage(), at);
         in_low = true;
       }
-      bool const alike = walk.alike > 0 && walk.is_low == low && all_plain(queue, low);
-      if (low) {
-        using tile = typename Traits::low_tile;
-        if (alike) { read_alike(tile{}, note); }
-      } else {
-        using tile = typename Traits::high_tile;
-        if (alike) { read_alike(tile{}, note); }
+      if (walk.alike > 0 && walk.is_low == low && all_plain(queue, low)) {
+        with_kind_of_tile(low, [&](auto tile, auto scored) { read_alike(tile, scored, note); });
       }
       for (int i = pending; i < slots; ++i) { stream.end(); }
       stream.wait(slot);
-      std::uint32_t const ordinal = row.ordinal + page - row_begin;
-      if (low) {
-        attend<typename Traits::low_tile, false>(note, slot_address(slot), ids[0], row, ordinal);
-      } else {
-        attend<typename Traits::high_tile, false>(note, slot_address(slot), ids[0], row, ordinal);
-      }
+      with_kind_of_tile(low, [&](auto tile, auto scored) {
+        attend<decltype(tile), false, decltype(scored)::value>(note, slot_address(slot), ids[0],
+                                                               row, row.ordinal + page - row_begin);
+      });
       page += note.pages();
       if (note.is(tile_note::ends)) {
         end_row(row, page - row_begin, page, page == range.num_pages, in_low);

@@ -48,53 +48,46 @@ struct lagged_queries {
   float factor[Octets][2];  //!< of the columns 2 t and 2 t + 1
   float sums[Octets][2][groups];
 
-  //! @param x      a lane's share of column 8 i + g; 0 where there is none. Used up
+  //! @param x      a lane's share of column 8 i + g; 0 where there is none
   //! @param scale  of logits
   //! @param unit   what a logit of 1 is multiplied with
-  __device__ void set(int i, float (&x)[share::elements], float scale, float unit,
+  __device__ void set(int i, float const (&x)[share::elements], float scale, float unit,
                       fragment_lane at) noexcept
   {
     constexpr unsigned all = 0xFFFF'FFFFu;
-    if constexpr (two) {
-#pragma unroll
-      for (float& e : x) { e *= scale; }
-    }
-    float const greatest = greatest_magnitude(x);
-    float own_factor     = 0.0f;
+    float const greatest   = greatest_magnitude(x);
+    float own_factor       = 0.0f;
     if constexpr (Codes) {
-      float steps_of_unit = 1.0f;
+      float step = 0.0f;
       if constexpr (Exact) {
-        steps_of_unit = greatest > 0.0f ? div_rn(query_code_limit, greatest) : 0.0f;
-        own_factor    = greatest * (unit / query_code_limit);
-      } else {  // bit for bit the codes of the host twin: a step more or less would show
-#pragma unroll
-        for (float& e : x) { e = int8_query_code(e, greatest); }
+        step       = greatest > 0.0f ? query_code_limit * reciprocal(greatest) : 0.0f;
+        own_factor = greatest * (scale * unit / query_code_limit);
+      } else {
+        step       = int8_query_step(greatest);  // with the codes of the host twin
         own_factor = int8_query_factor(scale, greatest) * unit;
       }
+      rounded_elements<share::elements> const rounded{x, step, integer_magic};
 #pragma unroll
       for (int w = 0; w < share::elements / 4; ++w) {
-        if constexpr (Exact) {
-          columns[i][w / 2][w % 2] =
-            pack_codes(x + 4 * w, steps_of_unit, integer_magic + 128.0f, second_bytes);
-          rest[i][w / 2][w % 2] = pack_codes(x + 4 * w, steps_of_unit, integer_magic, low_bytes);
-        } else {
-          columns[i][w / 2][w % 2] = pack_codes(x + 4 * w, 1.0f, integer_magic, low_bytes);
+        columns[i][w / 2][w % 2] = rounded.bytes(4 * w, low_bytes);
+        if constexpr (Exact) { rest[i][w / 2][w % 2] = columns[i][w / 2][w % 2]; }
+      }
+      if constexpr (Exact) {
+        rounded_elements<share::elements> const high{x, step, integer_magic + 128.0f};
+#pragma unroll
+        for (int w = 0; w < share::elements / 4; ++w) {
+          columns[i][w / 2][w % 2] = high.bytes(4 * w, second_bytes);
         }
       }
 #pragma unroll
       for (int g = 0; g < groups; ++g) {
-        float sum = 0.0f;
-#pragma unroll
-        for (int e = 0; e < share::per_group; ++e) {
-          sum += rounded_to_integer(x[g * share::per_group + e], steps_of_unit);
-        }
-        sum           = sum_over_t(sum);
-        sums[i][0][g] = __shfl_sync(all, sum, 8 * at.t);
-        sums[i][1][g] = __shfl_sync(all, sum, 8 * at.t + 4);
+        float const sum = sum_over_t(rounded.sum(g * share::per_group, share::per_group));
+        sums[i][0][g]   = __shfl_sync(all, sum, 8 * at.t);
+        sums[i][1][g]   = __shfl_sync(all, sum, 8 * at.t + 4);
       }
     } else {
       float const normal = f16_normaliser(greatest);
-      own_factor         = greatest > 0.0f ? unit / normal : 0.0f;
+      own_factor         = greatest > 0.0f ? scale * unit / normal : 0.0f;
 #pragma unroll
       for (int w = 0; w < share::elements / 2; ++w) {
         float const a            = x[2 * w] * normal;

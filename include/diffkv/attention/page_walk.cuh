@@ -75,7 +75,7 @@ struct page_walk {
   std::uint32_t alike       = 0;  //!< tiles of the run to come that are whole, and not the last
   std::uint32_t tile        = 0;  //!< of the page
   bool is_low               = false;
-  bool begins               = false;  //!< no tile of this row was asked for; the first row is known
+  bool begins               = true;   //!< no tile of this row was asked for
   bool knows_ids            = false;  //!< look_ahead was called
   bool goes_on              = false;  //!< with the next row
 
@@ -119,14 +119,6 @@ struct page_walk {
     next_ids = id_at(next_row, static_cast<std::uint32_t>(lane));
   }
 
-  //! What is known of the row at hand.
-  [[nodiscard]] __device__ row_note describe() const noexcept
-  {
-    return {index, window + cursor, pages_of(row),
-            (row.stored != 0 ? row_flag::stored : 0u) |
-              (row.catches_up != 0 ? row_flag::catches_up : 0u)};
-  }
-
   //! Asks for the next tile, which is a plain one.  @pre alike > 0; else as `request`
   //! @return its first page
   template <class Tile, class Stream>
@@ -148,25 +140,30 @@ struct page_walk {
                                              std::uint32_t slot_address, row_note* note,
                                              page_id& page) noexcept
   {
+    if (alike == 0 && (run_left == 0 || cursor >= 32)) {
+      move();
+      count_alike();
+    }
+    std::uint32_t first_of_row = 0;
+    if (begins) {
+      first_of_row = tile_note::begins;
+      begins       = false;
+      if (lane == 0) { *note = describe(); }
+    }
     if (alike > 0) {
       if (Traits::has_low && is_low) {
         page = request_alike<low_tile>(stream, slot, slot_address);
-        return tile_note::plain<low_tile>(true);
+        return {tile_note::plain<low_tile>(true).word | first_of_row};
       }
       page = request_alike<high_tile>(stream, slot, slot_address);
-      return tile_note::plain<high_tile>(false);
+      return {tile_note::plain<high_tile>(false).word | first_of_row};
     }
-    if (run_left == 0 || cursor >= 32) { move(); }
     page = id_of(0);
-    tile_note made;
+    tile_note made{first_of_row};
     if (Traits::has_low && is_low) {
-      made.word = copy_next<low_tile>(stream, slot, slot_address, p.cut[1]) | tile_note::low;
+      made.word |= copy_next<low_tile>(stream, slot, slot_address, p.cut[1]) | tile_note::low;
     } else {
-      made.word = copy_next<high_tile>(stream, slot, slot_address, p.cut[0]);
-    }
-    if (begins) {
-      made.word |= tile_note::begins;
-      if (lane == 0) { *note = describe(); }
+      made.word |= copy_next<high_tile>(stream, slot, slot_address, p.cut[0]);
     }
     std::uint32_t const pages = made.pages();
     if (pages > 0 && (left == pages || (run_left == pages && (is_low || row.low == 0)))) {
@@ -176,12 +173,18 @@ struct page_walk {
     cursor += pages;
     run_left -= pages;
     left -= pages;
-    begins = false;
     if (knows_ids) { count_alike(); }
     return made;
   }
 
  private:
+  //! What is known of the row at hand.
+  [[nodiscard]] __device__ row_note describe() const noexcept
+  {
+    return {index, window + cursor, pages_of(row),
+            (row.stored != 0 ? row_flag::stored : 0u) |
+              (row.catches_up != 0 ? row_flag::catches_up : 0u)};
+  }
   template <class Tile>
   [[nodiscard]] static __device__ std::uint32_t pages_for(std::uint32_t tokens) noexcept
   {

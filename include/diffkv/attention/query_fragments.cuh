@@ -138,37 +138,56 @@ __device__ void rotate_share(float (&x)[Elements], float* stage, int lane) noexc
 }
 [[nodiscard]] __device__ inline float max_over_t(float x) noexcept
 {
-  x = fmaxf(x, __shfl_xor_sync(0xFFFF'FFFFu, x, 1));
-  return fmaxf(x, __shfl_xor_sync(0xFFFF'FFFFu, x, 2));
+  x = max_or_nan(x, __shfl_xor_sync(0xFFFF'FFFFu, x, 1));
+  return max_or_nan(x, __shfl_xor_sync(0xFFFF'FFFFu, x, 2));
 }
 
+//! NaN if an element is NaN.
 template <int N>
 [[nodiscard]] __device__ float greatest_magnitude(float const (&x)[N]) noexcept
 {
   float m = 0.0f;
 #pragma unroll
-  for (int i = 0; i < N; ++i) { m = fmaxf(m, fabsf(x[i])); }
+  for (int i = 0; i < N; ++i) { m = max_or_nan(m, fabsf(x[i])); }
   return max_over_t(m);
 }
 
-//! Four signed bytes round(x * factor), of 16 bits the byte that `selector` takes: the sum with `magic`
-//! has the integer in its low bits.
-[[nodiscard]] __device__ inline std::uint32_t pack_codes(float const* x, float factor, float magic,
-                                                         std::uint32_t selector) noexcept
-{
-  std::uint32_t r[4];
+//! Elements rounded to integers: round(x * factor) in the low bits of the sum with `magic`.
+template <int N>
+struct rounded_elements {
+  std::uint32_t bits[N];
+  std::uint32_t magic;
+
+  __device__ rounded_elements(float const (&x)[N], float factor, float with_magic) noexcept
+    : magic{float_bits(with_magic)}
+  {
 #pragma unroll
-  for (int e = 0; e < 4; ++e) { r[e] = __float_as_uint(fmaf(x[e], factor, magic)); }
-  return __byte_perm(__byte_perm(r[0], r[1], selector), __byte_perm(r[2], r[3], selector), 0x5410u);
-}
+    for (int i = 0; i < N; ++i) { bits[i] = float_bits(fmaf(x[i], factor, with_magic)); }
+  }
+  //! Of the four elements from `first` on, of 16 bits the byte that `selector` takes.
+  [[nodiscard]] __device__ std::uint32_t bytes(int first, std::uint32_t selector) const noexcept
+  {
+    return __byte_perm(__byte_perm(bits[first], bits[first + 1], selector),
+                       __byte_perm(bits[first + 2], bits[first + 3], selector), 0x5410u);
+  }
+  //! Sum of `count` of the integers; exact.
+  [[nodiscard]] __device__ float sum(int first, int count) const noexcept
+  {
+    std::uint32_t total = 0u - static_cast<std::uint32_t>(count) * magic;
+#pragma unroll
+    for (int i = 0; i < count; ++i) { total += bits[first + i]; }
+    return static_cast<float>(static_cast<int>(total));
+  }
+};
 inline constexpr std::uint32_t low_bytes    = 0x0040u;
 inline constexpr std::uint32_t second_bytes = 0x0051u;
 inline constexpr float query_code_limit     = 32512.0f;  //!< 127 * 256
 
-//! The integer that `pack_codes` takes bytes of.
-[[nodiscard]] __device__ inline float rounded_to_integer(float x, float factor) noexcept
+//! What a logit is multiplied with; NaN for a query that is not finite, so that it shows.
+//! Never 0: a token that is left out has a logit of -inf.
+[[nodiscard]] __device__ inline float logit_factor(float greatest, float factor) noexcept
 {
-  return fmaf(x, factor, integer_magic) - integer_magic;
+  return is_finite(greatest) ? fmaxf(factor, 1e-20f) : not_a_number;
 }
 
 //! Columns of 16-bit queries against codes: of head 4 s + g / 2 the high byte where g is even, the low
@@ -182,34 +201,30 @@ struct code_queries {
   float factor[Sets];        //!< of head 4 s + t
   float sums[Sets][Groups];  //!< of head 4 s + t, in units of factor
 
-  //! @param x     a lane's share of head 4 s + g / 2, scaled
-  //! @param unit  what a logit of 1 is multiplied with
+  //! @param x     a lane's share of head 4 s + g / 2
+  //! @param unit  what a product of 1 with x is multiplied with
   __device__ void set(int s, float const (&x)[share::elements], float unit,
                       fragment_lane at) noexcept
   {
     bool const low       = at.g % 2 != 0;
     float const greatest = greatest_magnitude(x);
-    float const scale    = greatest > 0.0f ? query_code_limit * reciprocal(greatest) : 0.0f;
-    float const magic    = low ? integer_magic : integer_magic + 128.0f;
+    float const scale =
+      greatest > 0.0f ? copysignf(query_code_limit * reciprocal(greatest), unit) : 0.0f;
+    rounded_elements<share::elements> const rounded{x, scale,
+                                                    low ? integer_magic : integer_magic + 128.0f};
 #pragma unroll
     for (int w = 0; w < share::elements / 4; ++w) {
-      columns[s][w / 2][w % 2] =
-        pack_codes(x + 4 * w, scale, magic, low ? low_bytes : second_bytes);
+      columns[s][w / 2][w % 2] = rounded.bytes(4 * w, low ? low_bytes : second_bytes);
     }
 #pragma unroll
     for (int g = 0; g < Groups; ++g) {
       // For the zeros, of the rounded queries, too: rounding then shows in proportion to the keys,
-      // not to their codes, which are all positive. A NaN stays in the sum.
-      float sum = 0.0f;
-#pragma unroll
-      for (int i = 0; i < share::per_group; ++i) {
-        sum += rounded_to_integer(x[g * share::per_group + i], scale);
-      }
-      sums[s][g] = __shfl_sync(0xFFFF'FFFFu, sum_over_t(sum), 8 * at.t);
+      // not to their codes, which are all positive.
+      float const sum = sum_over_t(rounded.sum(g * share::per_group, share::per_group));
+      sums[s][g]      = __shfl_sync(0xFFFF'FFFFu, sum, 8 * at.t);
     }
-    // Never 0: a token that is left out has a logit of -inf.
-    factor[s] =
-      fmaxf(__shfl_sync(0xFFFF'FFFFu, greatest * (unit / query_code_limit), 8 * at.t), 1e-20f);
+    float const own = logit_factor(greatest, greatest * (fabsf(unit) / query_code_limit));
+    factor[s]       = __shfl_sync(0xFFFF'FFFFu, own, 8 * at.t);
   }
 };
 
@@ -235,17 +250,18 @@ struct f16_queries {
   std::uint32_t columns[Sets][steps][2];
   float factor[Sets];
 
+  //! As code_queries::set.
   __device__ void set(int s, float const (&x)[share::elements], float unit,
                       fragment_lane at) noexcept
   {
     float const greatest = greatest_magnitude(x);
-    float const scale    = f16_normaliser(greatest);
+    float const scale    = copysignf(f16_normaliser(greatest), unit);
 #pragma unroll
     for (int w = 0; w < share::elements / 2; ++w) {
       columns[s][w / 2][w % 2] = pack_f16(x[2 * w] * scale, x[2 * w + 1] * scale, at.g % 2 != 0);
     }
-    factor[s] =
-      fmaxf(__shfl_sync(0xFFFF'FFFFu, greatest > 0.0f ? unit / scale : 0.0f, 8 * at.t), 1e-20f);
+    float const own = logit_factor(greatest, greatest > 0.0f ? unit / scale : 0.0f);
+    factor[s]       = __shfl_sync(0xFFFF'FFFFu, own, 8 * at.t);
   }
 };
 

@@ -27,7 +27,7 @@ struct decode_params {
   divider num_warps;
   std::uint32_t layer;
   std::uint32_t ctas;
-  std::uint32_t num_heads;
+  divider num_heads;
   bool whole_queries;  //!< may be read 16 bytes at a time
   bool whole_out;      //!< may be written four elements at a time
   vectors<Out> out;
@@ -53,8 +53,8 @@ struct row_target {
     : p{params_of_launch}
   {
     std::uint32_t const row = index / Traits::passes;
-    sequence                = row / p.num_heads;
-    head                    = row % p.num_heads;
+    sequence                = p.num_heads.quotient(row);
+    head                    = row - sequence * p.num_heads.divisor;
     first_head              = index % Traits::passes * Traits::heads;
   }
   //! Heads of the pass; the last one may have fewer.
@@ -85,7 +85,7 @@ struct row_target {
     if (p.lse != nullptr) {
       // A soft-cap has seen the offset.
       float const correction = Traits::variant::soft_cap ? 0.0f : offset;
-      p.lse[std::size_t{sequence} * p.num_heads * Traits::group_size + q_head(h)] =
+      p.lse[std::size_t{sequence} * p.num_heads.divisor * Traits::group_size + q_head(h)] =
         lse + correction;
     }
     if constexpr (Traits::has_scores) {

@@ -92,14 +92,16 @@ struct score_path<Traits, true> {
       queries<Tile>().multiply(i, keys, x);
 #pragma unroll
       for (int r = 0; r < 2; ++r) {
-        float greatest = minus_infinity;
+        float e[2];
 #pragma unroll
         for (int n = 0; n < 2; ++n) {
-          float e = x[r][n];
-          if constexpr (Traits::variant::soft_cap) { e = capped_logit(e + offset[i][n], soft_cap); }
-          e -= lse[i][n];
-          greatest = fmaxf(greatest, e < 128.0f ? e : minus_infinity);  // finite ones only
+          e[n] = x[r][n];
+          if constexpr (Traits::variant::soft_cap) {
+            e[n] = capped_logit(e[n] + offset[i][n], soft_cap);
+          }
+          e[n] -= lse[i][n];
         }
+        float const greatest      = fmaxf(e[0], e[1]);  // passes over NaN
         bool const first_of_query = columns::heads <= 4 || i % columns::per_query == 0;
         of_query[r]               = first_of_query ? greatest : fmaxf(of_query[r], greatest);
       }
@@ -120,7 +122,7 @@ struct score_path<Traits, true> {
         seen =
           seen && (window_of_attention <= 0 || position > query_position - window_of_attention);
       }
-      sum += seen ? fast_exp2(greatest) : 0.0f;
+      sum += seen && greatest < 128.0f ? fast_exp2(greatest) : 0.0f;  // finite ones only
     }
     additions.sum[b] = sum;
   }

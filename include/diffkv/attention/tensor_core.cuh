@@ -89,6 +89,13 @@ __device__ inline void mma_f16(float (&d)[4], std::uint32_t const (&a)[4], std::
   asm("lg2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
   return y;
 }
+//! The greater one; NaN if one of them is NaN.
+[[nodiscard]] __device__ inline float max_or_nan(float a, float b) noexcept
+{
+  float greater;
+  asm("max.NaN.f32 %0, %1, %2;" : "=f"(greater) : "f"(a), "f"(b));
+  return greater;
+}
 [[nodiscard]] __device__ inline std::uint32_t bits_of(__half2 h) noexcept
 {
   return *reinterpret_cast<std::uint32_t const*>(&h);

@@ -14,7 +14,8 @@
 
 namespace diffkv::detail {
 
-inline constexpr float infinity = std::numeric_limits<float>::infinity();
+inline constexpr float infinity     = std::numeric_limits<float>::infinity();
+inline constexpr float not_a_number = std::numeric_limits<float>::quiet_NaN();
 
 //! A value that the optimiser cannot look through: what was rounded stays rounded, also where the
 //! compiler may contract a product and a sum into one fma (-march=native does so by default).

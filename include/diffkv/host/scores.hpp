@@ -92,7 +92,7 @@ struct lagged_query {
 
 //! The score path of one row: adds the probabilities of the due queries while attention has the keys at
 //! hand. Each query adds the maximum over the q_heads of the group, only to tokens older than itself.
-//! Probabilities that are not finite are skipped.
+//! A q_head whose log-sum-exp is no number is left out, and a maximum that is none adds nothing.
 class row_scorer {
  public:
   row_scorer(cache_ref const& cache, std::size_t layer_index, std::uint32_t head,
@@ -140,13 +140,15 @@ class row_scorer {
   //! Over the q_heads of one query.
   [[nodiscard]] float largest_probability(lagged_query const* q, float const* key) const noexcept
   {
-    float largest = 0.0f;
+    float largest = minus_infinity;  // exponent
     for (std::uint32_t g = 0; g < shape_.group_size; ++g) {
+      if (!diffkv::detail::is_finite(q[g].lse)) { continue; }
       float const product = q[g].factor * dot(q[g].codes.data(), key, shape_.head_dim);
-      float const p       = std::exp(logit_of(product, q[g].offset, options_) - q[g].lse);
-      largest             = diffkv::detail::is_finite(p) && p > largest ? p : largest;
+      float const x       = logit_of(product, q[g].offset, options_) - q[g].lse;
+      largest             = x > largest ? x : largest;
     }
-    return largest;
+    float const p = std::exp(largest);
+    return diffkv::detail::is_finite(p) ? p : 0.0f;
   }
 
   cache_shape shape_;
