@@ -64,14 +64,17 @@ answer plain(prompt_shape const& shape, attention_options const& options,
         a.out[(j * nq + head) * dim + i] = static_cast<float>(one.out[i]);
       }
       a.lse[head * n + j] = static_cast<float>(one.lse);
-      for (std::size_t i = 0; i < j && j + static_cast<std::size_t>(shape.prompt_queries) >= n;
-           ++i) {
-        sums[head * n + i] += one.probabilities[i];
-      }
+      bool const counts   = j + static_cast<std::size_t>(shape.prompt_queries) >= n &&
+                          (n - 1 - j) % static_cast<std::size_t>(shape.sample_every) == 0;
+      for (std::size_t i = 0; i < j && counts; ++i) { sums[head * n + i] += one.probabilities[i]; }
     }
     for (std::size_t i = 0; i < n; ++i) {
-      int const later = std::min(shape.prompt_queries, shape.num_tokens - 1 - static_cast<int>(i));
-      float& largest  = a.importances[head / shape.group_size * n + i];
+      int later = 0;
+      for (int j = static_cast<int>(i) + 1; j < shape.num_tokens; ++j) {
+        int const from_last = shape.num_tokens - 1 - j;
+        later += from_last < shape.prompt_queries && from_last % shape.sample_every == 0 ? 1 : 0;
+      }
+      float& largest = a.importances[head / shape.group_size * n + i];
       if (later > 0) {
         largest = std::max(largest, static_cast<float>(sums[head * n + i] / later));
       }
@@ -134,6 +137,18 @@ TEST_CASE("prefill_attention: only the last Q queries count, and none for later 
   prompt const none{{6, 1, 1, 32, 0}};
   CHECK(prefill(none.shape, scaled(32), none.q, none.k, none.v).importances ==
         std::vector<float>(6, 0.0f));
+}
+
+TEST_CASE("prefill_attention: of a sample of queries the prompt's last one is the first", "[host]")
+{
+  for (int const n : {1, 5, 16, 17, 18, 70}) {
+    for (int const every : {1, 2, 8, 100}) {
+      for (int const queries : {n, std::min(n, 9)}) {
+        CAPTURE(n, every, queries);
+        prompt{{n, 1, 2, 32, queries, every}}.check(scaled(32));
+      }
+    }
+  }
 }
 
 TEST_CASE("prefill_attention: a token without later queries has importance 0, not NaN", "[host]")
@@ -291,9 +306,9 @@ TEST_CASE("prefill_attention: strided f16, bf16 and f32 go in and out", "[host]"
 TEST_CASE("prefill_attention: extents that cannot be are refused before anything is written",
           "[host]")
 {
-  std::vector<prompt_shape> const bad{{-1, 1, 1, 64, 0}, {2, 0, 1, 64, 0}, {2, 1, 0, 64, 0},
-                                      {2, 1, 1, 0, 0},   {2, 1, 1, 64, 3}, {2, 1, 1, 64, -1},
-                                      {2, 1, 1, -64, 0}};
+  std::vector<prompt_shape> const bad{{-1, 1, 1, 64, 0}, {2, 0, 1, 64, 0},   {2, 1, 0, 64, 0},
+                                      {2, 1, 1, 0, 0},   {2, 1, 1, 64, 3},   {2, 1, 1, 64, -1},
+                                      {2, 1, 1, -64, 0}, {2, 1, 1, 64, 2, 0}};
   for (prompt_shape const& shape : bad) {
     float importance = 123.0f;
     CHECK_THROWS_AS(diffkv::host::prefill_attention(shape, {}, diffkv::vectors<float const>{},

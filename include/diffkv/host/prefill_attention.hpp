@@ -24,6 +24,7 @@ struct prompt_shape {
   std::int32_t head_dim    = 64;
   std::int32_t prompt_queries =
     0;  //!< Q: importance counts the last Q queries (policy.prompt_queries)
+  std::int32_t sample_every = 1;  //!< of those, every so manieth, counted back from the last one
 };
 
 namespace detail {
@@ -63,7 +64,10 @@ void prefill_q_head(prompt_shape const& shape, attention_options const& options,
     Out* const to = out.at(j, q_head);
     for (std::size_t d = 0; d < dim; ++d) { from_f32(o[d] / softmax.sum, to[d]); }
     if (lse != nullptr) { lse[j] = softmax.log_sum_exp(); }
-    if (j < shape.num_tokens - shape.prompt_queries) { continue; }
+    if (j < shape.num_tokens - shape.prompt_queries ||
+        (shape.num_tokens - 1 - j) % shape.sample_every != 0) {
+      continue;
+    }
     for (std::int32_t i = first; i < j; ++i) {
       float const p = weights[static_cast<std::size_t>(i)] / softmax.sum;
       if (diffkv::detail::is_finite(p)) { sums[i] += p; }
@@ -89,9 +93,9 @@ void prefill_attention(prompt_shape const& shape, attention_options const& optio
 {
   DIFFKV_EXPECTS(shape.num_tokens >= 0 && shape.num_heads > 0 && shape.group_size > 0 &&
                    shape.head_dim > 0 && shape.prompt_queries >= 0 &&
-                   shape.prompt_queries <= shape.num_tokens,
-                 "shape: need num_tokens >= 0, at least one head, q_head and dim, and "
-                 "prompt_queries within 0 .. num_tokens");
+                   shape.prompt_queries <= shape.num_tokens && shape.sample_every > 0,
+                 "shape: need num_tokens >= 0, at least one head, q_head and dim, "
+                 "prompt_queries within 0 .. num_tokens, and sample_every >= 1");
   auto const n                    = static_cast<std::size_t>(shape.num_tokens);
   auto const dim                  = static_cast<std::size_t>(shape.head_dim);
   std::uint32_t const num_q_heads = shape.num_heads * shape.group_size;
@@ -124,7 +128,8 @@ void prefill_attention(prompt_shape const& shape, attention_options const& optio
         float const sum = sums[(head * shape.group_size + g) * n + i];
         largest         = sum > largest ? sum : largest;
       }
-      std::int32_t const count  = span.count(static_cast<std::int32_t>(i) + 1);
+      std::int32_t const later  = span.count(static_cast<std::int32_t>(i) + 1);
+      std::int32_t const count  = later > 0 ? (later - 1) / shape.sample_every + 1 : 0;
       importances[head * n + i] = count > 0 ? importance_of(largest, count) : 0.0f;
     }
   }
