@@ -95,6 +95,17 @@ TEST_CASE("add_importance: all queries, the last ones or a sample of them count"
   }
 }
 
+TEST_CASE("add_importance: a sample that fills tiles of queries leaves no later token in",
+          "[attention]")
+{
+  prefill_case<64, __half> c{{1, 1}, {1200}};
+  for (int const every : {2, 8, 16}) {
+    CAPTURE(every);
+    c.counted = {0, every};
+    c.check();
+  }
+}
+
 TEST_CASE("prefill_attention: chunks give what the whole prompt gives", "[attention][small]")
 {
   prefill_case<64, __half> c{{1, 2}, {40, 0, 70, 1}};
@@ -110,7 +121,7 @@ TEST_CASE("prefill_attention: out and lse of a query depend neither on chunks no
 {
   prefill_case<128, __half> c{{2, 2}, {200, 0, 129, 64, 1}};
   auto const whole = c.run();
-  for (int const chunk : {1000, 128, 100, 64, 37}) {
+  for (int const chunk : {1000, 128, 100, 64, 63, 62, 37}) {
     CAPTURE(chunk);
     for (importance_queries const counted :
          {importance_queries{0, 1}, importance_queries{64, 1}, importance_queries{0, 8}}) {

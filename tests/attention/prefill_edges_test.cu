@@ -62,7 +62,7 @@ TEST_CASE("prefill_attention: sliding windows and soft-caps are those of the hos
           "[attention]")
 {
   prefill_case<64, __half> c{{1, 2}, {200, 66}};
-  for (int const window : {0, 1, 2, 63, 64, 65, 130, 1000}) {
+  for (int const window : {0, 1, 2, 3, 63, 64, 65, 67, 130, 1000}) {
     for (float const cap : {0.0f, 0.5f, 30.0f}) {
       if (window % 2 == 0 && cap == 0.5f) { continue; }
       CAPTURE(window, cap);
