@@ -50,7 +50,7 @@ __device__ void fold_affine(row_accumulator<Traits>& row, int s, int group,
   }
 }
 
-//! @tparam Whole       no token is left out
+//! @tparam Whole       all tokens are attended to; else it is looked at
 //! @tparam Scored      the row catches up
 //! @param tile         shared memory
 //! @param first_block  of the tile
@@ -65,6 +65,7 @@ __device__ void attend_blocks(std::uint32_t tile, int first_block, int tokens, f
   constexpr int sets         = Traits::sets;
   constexpr int value_groups = Tile::value.groups;
   constexpr bool quantised   = Tile::value.is_quantised();
+  bool const whole = Whole || (!Traits::variant::sliding_window && tokens >= Blocks * block_tokens);
   token_filter<Tile, Traits::variant::sliding_window> const filter{
     tokens, queries.first_position,
     tile + Tile::positions + static_cast<std::uint32_t>(64 * first_block)};
@@ -94,7 +95,7 @@ __device__ void attend_blocks(std::uint32_t tile, int first_block, int tokens, f
   }
 
   std::uint32_t kept = ~0u;  // bit i: token 16 (i / 2) + g + 8 (i % 2)
-  if constexpr (!Whole) {
+  if (!whole) {
 #pragma unroll
     for (int i = 0; i < 2 * Blocks; ++i) {
       if (!filter.keeps(16 * (i / 2) + at.g + 8 * (i % 2))) { kept &= ~(1u << i); }
@@ -108,7 +109,7 @@ __device__ void attend_blocks(std::uint32_t tile, int first_block, int tokens, f
       for (int b = 0; b < Blocks; ++b) {
         load_shared(affine[i][b], tile + Tile::template at<Tile::value_metadata>(first_block + b) +
                                     static_cast<std::uint32_t>(i * 64 + at.g * 8));
-        if constexpr (!Whole) {
+        if (!whole) {
           if ((kept >> (2 * b) & 1u) == 0) { affine[i][b][0] = 0u; }
           if ((kept >> (2 * b + 1) & 1u) == 0) { affine[i][b][1] = 0u; }
         }
@@ -127,7 +128,7 @@ __device__ void attend_blocks(std::uint32_t tile, int first_block, int tokens, f
       }
       factor = 1.0f;
     }
-    if constexpr (!Whole) {
+    if (!whole) {
 #pragma unroll
       for (int i = 0; i < 2 * Blocks; ++i) {
         if ((kept >> i & 1u) == 0) { logits[s][i] = minus_infinity; }
@@ -146,11 +147,11 @@ __device__ void attend_blocks(std::uint32_t tile, int first_block, int tokens, f
       }
     }
   }
-  add_values<Tile, Blocks>(row, columns, tile, first_block, Whole, filter, at);
+  add_values<Tile, Blocks>(row, columns, tile, first_block, whole, filter, at);
 }
 
 //! The whole of a tile.
-//! @tparam Whole   its tokens all exist, and none lies outside a sliding window
+//! @tparam Whole   all its tokens are attended to; else it is looked at
 //! @tparam Scored  the row catches up
 //! @param tokens   of it, that exist; at least 1
 template <class Tile, bool Whole, bool Scored, class Traits>

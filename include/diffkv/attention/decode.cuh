@@ -36,7 +36,7 @@ template <class Part>
 }
 
 template <class Traits, class T, class Out>
-DIFFKV_KERNEL void __launch_bounds__(Traits::tuning::warps * 32, 1)
+DIFFKV_KERNEL void __launch_bounds__(Traits::warps * 32, 1)
   decode_attention_kernel(__grid_constant__ decode_params<Traits, T, Out> const p)
 {
   extern __shared__ __align__(128) std::byte shared[];
@@ -51,8 +51,11 @@ DIFFKV_KERNEL void __launch_bounds__(Traits::tuning::warps * 32, 1)
   decode_warp<Traits, T, Out> self{p, place, fragment_lane::of_thread()};
   if (self.at.lane < 2) { cta.parts[2 * warp + self.at.lane].index = row_part::none; }
   __syncwarp();
-  wait_for_previous();
-  if (range.num_pages > 0) { self.read_pages(range); }
+  if (range.num_pages > 0) {
+    self.read_pages(range);
+  } else {
+    wait_for_previous();
+  }
   if (totals.empty_rows > 0) { self.store_empty_rows(totals.num_rows); }
   row_merge<Traits, T, Out>{p, place, self.at.lane}.run(p.num_warps, totals.num_pages);
 }
@@ -99,9 +102,9 @@ void expect_decodable(cache_ref const& cache, std::uint32_t layer, attention_opt
                  std::string{"options: exact_lagged_queries must be "} +
                    (variant::exact_lag ? "true" : "false") + ", as the variant's");
   DIFFKV_EXPECTS(
-    work.grid.warps >= 1 && work.grid.warps <= static_cast<std::uint32_t>(Traits::tuning::warps),
+    work.grid.warps >= 1 && work.grid.warps <= static_cast<std::uint32_t>(Traits::warps),
     "workspace: its grid has " + std::to_string(work.grid.warps) + " warps a CTA, not 1 .. " +
-      std::to_string(Traits::tuning::warps));
+      std::to_string(Traits::warps));
   DIFFKV_EXPECTS(work.grid.passes == static_cast<std::uint32_t>(Traits::passes),
                  "workspace: its grid has " + std::to_string(work.grid.passes) +
                    " passes, the variant " + std::to_string(Traits::passes));
@@ -129,7 +132,7 @@ template <class Config, class Variant>
   DIFFKV_CUDA_TRY(cudaDeviceGetAttribute(&bytes, cudaDevAttrMaxSharedMemoryPerBlockOptin, device));
   auto const free = static_cast<std::uint32_t>(bytes) - detail::static_bytes<traits>;
   std::uint32_t const warps =
-    detail::min_of(static_cast<std::uint32_t>(traits::tuning::warps), free / traits::warp_bytes);
+    detail::min_of(static_cast<std::uint32_t>(traits::warps), free / traits::warp_bytes);
   DIFFKV_EXPECTS(warps > 0, "device: a warp of decode attention needs " +
                               std::to_string(traits::warp_bytes) + " bytes of shared memory");
   return {static_cast<std::uint32_t>(ctas), warps, static_cast<std::uint32_t>(traits::passes)};
@@ -211,6 +214,7 @@ void decode_attention(cache_ref const& cache, std::uint32_t layer,
     detail::divider::by(cache.shape.num_heads),
     detail::has_whole_units(query, 16 / sizeof(T)),
     detail::has_whole_units(out, 4),
+    reinterpret_cast<std::uintptr_t>(cache.key_offset(layer, 0)) % 16 == 0,
     out,
     lse,
     work.partials,

@@ -76,6 +76,9 @@ struct decode_tile {
   static constexpr int key_words    = words_per_lane(key, head_dim);
   static constexpr int value_words  = words_per_lane(value, head_dim);
   static constexpr bool with_scores = WithScores;
+  //! Of four queries in two planes: bytes beside codes, else f16.
+  static constexpr int column_words =
+    2 * 4 * stored_elements(head_dim, key.groups) / (key.is_quantised() ? 4 : 2);
 
   static constexpr tile_geometry cut =
     cut_page(Layout::geometry, WithScores, MostBytes, EnoughBytes);

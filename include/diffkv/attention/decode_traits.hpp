@@ -15,11 +15,13 @@ namespace diffkv::detail {
 //! Measured on an H200: about 100 KiB under way per multiprocessor are enough; more make the shares of
 //! the multiprocessors unequal.
 struct decode_tuning_sm90 {
-  static constexpr int warps                       = 8;  //!< of a CTA, fewer where memory is short
+  static constexpr int warps                       = 8;   //!< of a CTA, fewer where memory is short
+  static constexpr int warps_of_two_tiers          = 12;  //!< as many as registers allow
   static constexpr std::uint32_t most_tile_bytes   = 17408;  //!< a page of 16-bit keys and values
   static constexpr std::uint32_t enough_tile_bytes = 9216;   //!< of small pages together
   static constexpr std::uint32_t warp_tile_bytes   = 13312;  //!< of all slots of a warp, about
   static constexpr int most_heads_times_dim        = 2048;   //!< of a pass: sums in registers
+  static constexpr std::uint32_t long_run          = 6;      //!< tiles, worth code of their own
 };
 
 template <class Config, class Variant>
@@ -43,6 +45,20 @@ struct decode_traits {
     ceil_div(group_size, min_of(16, tuning::most_heads_times_dim / head_dim));
   static constexpr int heads = ceil_div(group_size, passes);  //!< of a pass
   static constexpr int sets  = ceil_div(heads, 4);  //!< of 4 heads: 8 columns, high and low
+  static constexpr bool has_scale_groups =
+    max_of(max_of(layouts::high::geometry.format.key.groups,
+                  layouts::high::geometry.format.value.groups),
+           max_of(layouts::low::geometry.format.key.groups,
+                  layouts::low::geometry.format.value.groups)) > 1;
+  //! Warps of a CTA. Those of rows with two tiers run two codes, and wait longer for instructions.
+  static constexpr bool fits_more_warps =
+    has_low && sets == 1 && head_dim <= 128 && !has_scores && !has_scale_groups;
+  static constexpr int warps = fits_more_warps ? tuning::warps_of_two_tiers : tuning::warps;
+
+  //! Code for whole tiles only, beside that for any tile. Where the code is long, what is fetched costs
+  //! more than it saves: two tiers in a multiprocessor's instruction cache are then slower by a tenth.
+  static constexpr bool has_long_loops =
+    !has_low && sets == 1 && !has_scores && !Variant::sliding_window;
 
   template <class Layout>
   using tile_of =
@@ -74,11 +90,14 @@ struct decode_traits {
   // Shared memory of a warp. The last part of its range lies where its tiles were.
   static constexpr std::uint32_t ring_bytes =
     round_up(max_of(slot_bytes * slots, part_bytes), 128u);
-  //! Four vectors that go by way of shared memory: where a rotation has several blocks, or sums change
-  //! their order.
+  //! By way of shared memory go the columns of four queries, four vectors where a rotation has several
+  //! blocks, and sums that change their order.
   static constexpr bool stages_vectors =
     (rotated && rotation_block(head_dim) != head_dim) || reorders;
-  static constexpr std::uint32_t stage_bytes = stages_vectors ? 4u * 4u * head_dim : 0u;
+  static constexpr std::uint32_t stage_bytes =
+    4u *
+    static_cast<std::uint32_t>(max_of(stages_vectors ? 4 * head_dim : 0,
+                                      max_of(high_tile::column_words, low_tile::column_words)));
   //! Candidates of the row at hand.
   static constexpr std::uint32_t record_bytes =
     round_up(static_cast<std::uint32_t>(candidate_bytes), 16u);

@@ -8,6 +8,7 @@
 //! Read before this: attention/row_merge.cuh.  Read next: attention/decode.cuh.
 #include <diffkv/attention/attend_blocks.cuh>
 #include <diffkv/attention/row_merge.cuh>
+#include <diffkv/core/launch.cuh>  // wait_for_previous
 
 #include <type_traits>  // true_type
 
@@ -30,6 +31,19 @@ struct decode_warp {
   row_accumulator<Traits> sums;
   score_path<Traits> scores;
 
+  //! Has the queries of a row come closer.  @return see touch_share
+  [[nodiscard]] __device__ std::uint32_t touch_queries(target_type const& target) const noexcept
+  {
+    using share             = typename row_queries<Traits>::high_type::share;
+    std::uint32_t something = 0;
+#pragma unroll
+    for (int s = 0; s < sets; ++s) {
+      int const h = 4 * s + at.lane / 8;
+      if (target.has(h)) { something ^= touch_share<share>(target.query(h), at.lane % 8); }
+    }
+    return something;
+  }
+
   //! Conditions the queries of a row, keeps them as columns, and, in the row's first part, in the ring.
   template <class Queries>
   __device__ void load_queries(Queries& columns, target_type const& target, bool keeps,
@@ -42,40 +56,41 @@ struct decode_warp {
     constexpr int groups = share::order.groups;
 #pragma unroll
     for (int s = 0; s < sets; ++s) {
-      int const h       = 4 * s + at.g / 2;
+      int const h       = 4 * s + at.lane / 8;
+      int const owner   = at.lane % 8;
       bool const exists = target.has(h);
       float x[share::elements];
-      load_share<share>(exists ? target.query(h) : nullptr, p.whole_queries, at.t, x);
+      load_share<share>(exists ? target.query(h) : nullptr, p.whole_queries, owner, x);
       if constexpr (Traits::centred) {
         if (wants_offset) {
           float c[share::elements];
-          load_share<share>(p.key_offsets + std::size_t{target.head} * Traits::head_dim, false,
-                            at.t, c);
+          load_share<share>(p.key_offsets + std::size_t{target.head} * Traits::head_dim,
+                            p.whole_offsets, owner, c);
           float product = 0.0f;
 #pragma unroll
           for (int e = 0; e < share::elements; ++e) { product = fmaf(x[e], c[e], product); }
-          product           = sum_over_t(product) * options.scale;
+          product           = sum_over_lanes<8>(product) * options.scale;
           queries.offset[s] = __shfl_sync(0xFFFF'FFFFu, product, 8 * at.t);
         }
       } else {
         queries.offset[s] = 0.0f;
       }
       if constexpr (Traits::rotated) {
-        rotate_share<Traits::head_dim, groups, 4, 1>(x, place.stage(), at.lane);
+        rotate_share<Traits::head_dim, groups, 8, 1>(x, place.stage(), at.lane);
       }
       if constexpr (Traits::has_scores) {
-        if (keeps && exists && at.g % 2 == 0) {
+        if (keeps && exists) {
           float* const to = p.cache.queries.query(p.cache.shape.layer_of(slot, p.layer), position,
                                                   target.q_head(h));
 #pragma unroll
           for (int e = 0; e < share::elements; e += 4) {
-            if (!share::exists(at.t, e)) { continue; }
-            *reinterpret_cast<float4*>(to + share::dim(at.t, e)) =
+            if (!share::exists(owner, e)) { continue; }
+            *reinterpret_cast<float4*>(to + share::dim(owner, e)) =
               float4{x[e], x[e + 1], x[e + 2], x[e + 3]};
           }
         }
       }
-      columns.set(s, x, options.scale * unit, at);
+      columns.set(s, x, options.scale * unit, reinterpret_cast<std::uint32_t*>(place.stage()), at);
     }
   }
 
@@ -146,7 +161,7 @@ struct decode_warp {
     sums.clear();
   }
 
-  //! @tparam Whole   the tile's tokens all exist
+  //! @tparam Whole   see attend_blocks
   //! @tparam Scored  the row catches up
   //! @param page     first page of the tile
   //! @param ordinal  of that page in the row
@@ -257,14 +272,15 @@ struct decode_warp {
   {
     page_stream<slots> stream;
     stream.init(place.barriers(), at.lane);
+    page_walk<Traits, T, Out> walk{p, range, at.lane};
     __syncwarp();
+    wait_for_previous();  // it may have written pages, and has made the queries
     std::uint32_t const ring = kept_shared_address(place.memory_of(place.warp));
     auto const slot_address  = [ring](int slot) {
       return ring + static_cast<std::uint32_t>(slot) * Traits::slot_bytes;
     };
     auto const slot_after = [](int slot) { return slot + 1 == slots ? 0 : slot + 1; };
     row_note* const notes = place.notes();
-    page_walk<Traits, T, Out> walk{p, range, at.lane};
     tile_note queue[slots]{};  // of the tile at hand, and of those on their way
     page_id ids[slots]{};
     row_note row{};
@@ -274,26 +290,10 @@ struct decode_warp {
     int slot                = 0;  // of the tile at hand
     int into                = 0;  // of the next request
     int pending             = 0;  // tiles asked for
-    // At first one tile: asking for more can take long, and the queries can be had meanwhile.
-    int most_pending = 1;
-
-    // Plain tiles, as long as those asked for are plain, too: the slot is filled again at once.
-    auto const read_alike = [&](auto tile_type, auto scored, tile_note const note) {
-      using tile = decltype(tile_type);
-#pragma unroll 1
-      do {
-        stream.wait(slot);
-        attend<tile, !Traits::variant::sliding_window, decltype(scored)::value>(
-          note, slot_address(slot), ids[0], row, row.ordinal + page - row_begin);
-        page += static_cast<std::uint32_t>(tile::pages_per_tile);
-        page_id const id = walk.template request_alike<tile>(stream, slot, slot_address(slot));
-#pragma unroll
-        for (int i = 0; i + 1 < slots; ++i) { ids[i] = ids[i + 1]; }
-        ids[slots - 1] = id;
-        slot           = slot_after(slot);
-      } while (walk.alike > 0);
-      into = slot;
-    };
+    // At first one tile: asking for more can take long, and the queries can be prepared meanwhile.
+    // They are asked for before that tile, behind which they would come late.
+    int most_pending              = 1;
+    std::uint32_t const something = touch_queries(target_type{p, range.index});
 
 #pragma unroll 1
     for (;;) {
@@ -309,7 +309,7 @@ struct decode_warp {
         into = slot_after(into);
       }
       if (pending == 0) { return; }
-      if (most_pending == 1) { walk.look_ahead(); }  // what it reads comes beside the queries
+      if (most_pending == 1) { keep(something); }
       if (queue[0].is(tile_note::begins)) {
         queue[0].word &= ~tile_note::begins;
         __syncwarp();
@@ -329,16 +329,38 @@ struct decode_warp {
         begin_low(sums, place.stage(), at);
         in_low = true;
       }
-      if (walk.alike > 0 && walk.is_low == low && all_plain(queue, low)) {
-        with_kind_of_tile(low, [&](auto tile, auto scored) { read_alike(tile, scored, note); });
-      }
+      // Plain tiles, as long as those asked for are plain, too: the slot is filled again at once.
+      bool const alike = walk.alike > 0 && walk.is_low == low && all_plain(queue, low);
       for (int i = pending; i < slots; ++i) { stream.end(); }
-      stream.wait(slot);
+      auto const read = [&](auto tile_type, auto scored, auto all_whole) {
+        using tile = decltype(tile_type);
+#pragma unroll 1
+        for (;;) {
+          stream.wait(slot);
+          attend<tile, decltype(all_whole)::value, decltype(scored)::value>(
+            note, slot_address(slot), ids[0], row, row.ordinal + page - row_begin);
+          page += note.pages();
+          if (!decltype(all_whole)::value && !alike) { break; }
+          page_id const id = walk.template request_alike<tile>(stream, slot, slot_address(slot));
+#pragma unroll
+          for (int i = 0; i + 1 < slots; ++i) { ids[i] = ids[i + 1]; }
+          ids[slots - 1] = id;
+          slot           = slot_after(slot);
+          if (walk.alike == 0) { break; }
+        }
+      };
       with_kind_of_tile(low, [&](auto tile, auto scored) {
-        attend<decltype(tile), false, decltype(scored)::value>(note, slot_address(slot), ids[0],
-                                                               row, row.ordinal + page - row_begin);
+        if constexpr (Traits::has_long_loops) {
+          if (alike && walk.alike >= Traits::tuning::long_run) {
+            return read(tile, scored, std::true_type{});
+          }
+        }
+        read(tile, scored, std::false_type{});
       });
-      page += note.pages();
+      if (alike) {
+        into = slot;
+        continue;
+      }
       if (note.is(tile_note::ends)) {
         end_row(row, page - row_begin, page, page == range.num_pages, in_low);
       }

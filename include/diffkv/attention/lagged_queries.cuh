@@ -55,7 +55,7 @@ struct lagged_queries {
                       fragment_lane at) noexcept
   {
     constexpr unsigned all = 0xFFFF'FFFFu;
-    float const greatest   = greatest_magnitude(x);
+    float const greatest   = greatest_magnitude<4>(x);
     float own_factor       = 0.0f;
     if constexpr (Codes) {
       float step = 0.0f;
@@ -81,7 +81,7 @@ struct lagged_queries {
       }
 #pragma unroll
       for (int g = 0; g < groups; ++g) {
-        float const sum = sum_over_t(rounded.sum(g * share::per_group, share::per_group));
+        float const sum = sum_over_lanes<4>(rounded.sum(g * share::per_group, share::per_group));
         sums[i][0][g]   = __shfl_sync(all, sum, 8 * at.t);
         sums[i][1][g]   = __shfl_sync(all, sum, 8 * at.t + 4);
       }

@@ -51,7 +51,8 @@ struct tile_note {
 };
 
 //! Row descriptions are read two rows ahead and page ids one row (or 32 pages) ahead, so that no tile
-//! waits for them. A run is the pages of one tier of a row. Within a run nearly all tiles are alike:
+//! waits for them; past the first-level cache, as the first ones are read before the kernel in front
+//! has ended. A run is the pages of one tier of a row. Within a run nearly all tiles are alike:
 //! they are counted ahead, and asking for one of them is short.
 template <class Traits, class T, class Out>
 struct page_walk {
@@ -65,7 +66,7 @@ struct page_walk {
   planned_row row;
   planned_row next_row{};
   planned_row row_after{};
-  page_id ids;          //!< of pages window + lane of the row
+  page_id ids{};        //!< of pages window + lane of the row
   page_id ids_ahead{};  //!< 32 further ones
   page_id next_ids{};   //!< first ones of the next row
   std::uint32_t window;
@@ -76,7 +77,6 @@ struct page_walk {
   std::uint32_t tile        = 0;  //!< of the page
   bool is_low               = false;
   bool begins               = true;   //!< no tile of this row was asked for
-  bool knows_ids            = false;  //!< look_ahead was called
   bool goes_on              = false;  //!< with the next row
 
   __device__ page_walk(decode_params<Traits, T, Out> const& params_of_launch,
@@ -86,30 +86,19 @@ struct page_walk {
       index{range.index},
       left{range.num_pages},
       row{range.of},
-      ids{range.page},
       window{range.first_page}
   {
+    ids       = id_at(row, window + static_cast<std::uint32_t>(lane));
+    ids_ahead = id_at(row, window + 32u + static_cast<std::uint32_t>(lane));
+    goes_on   = left > pages_of(row) - window;
+    if (goes_on) { next_row = row_at(index + 1); }  // and what that leads to, later
     begin_run(range.first_page);
-    // Before look_ahead one id is at hand.
-    if (high_tile::pages_per_tile == 1 && low_tile::pages_per_tile == 1) { count_alike(); }
+    count_alike();
   }
 
   [[nodiscard]] __device__ bool has_more() const noexcept { return left > 0; }
 
-  //! Reads what the walk will need; the first tile, of one page, is asked for before this.
-  __device__ void look_ahead() noexcept
-  {
-    std::uint32_t const of_row     = pages_of(row) - window;
-    std::uint32_t const warp_pages = left + cursor + pages_alike();
-    ids                            = id_at(row, window + static_cast<std::uint32_t>(lane));
-    ids_ahead                      = id_at(row, window + 32u + static_cast<std::uint32_t>(lane));
-    if (warp_pages > of_row) { next_row = row_at(index + 1); }  // and what that leads to, later
-    goes_on   = warp_pages > of_row;
-    knows_ids = true;
-    if (alike == 0) { count_alike(); }
-  }
-
-  //! The rest of look_ahead, once the next row's description has come.
+  //! Further into what will be needed, once the next row's description has come.
   __device__ void look_further() noexcept
   {
     if (!goes_on) { return; }
@@ -133,7 +122,7 @@ struct page_walk {
   //! @param slot_address  where it goes
   //! @param note          what is left for the one who computes, if a row begins
   //! @param page          first page of the tile
-  //! @pre has_more; look_ahead and look_further were called, unless this is the first request
+  //! @pre has_more; look_further was called, unless this is the first request
   //! @threads one warp; followed by __syncwarp before the note is read
   template <class Stream>
   [[nodiscard]] __device__ tile_note request(Stream const& stream, int slot,
@@ -173,7 +162,7 @@ struct page_walk {
     cursor += pages;
     run_left -= pages;
     left -= pages;
-    if (knows_ids) { count_alike(); }
+    count_alike();
     return made;
   }
 
@@ -196,7 +185,7 @@ struct page_walk {
   }
   [[nodiscard]] __device__ planned_row row_at(std::uint32_t i) const noexcept
   {
-    uint4 const bits = *reinterpret_cast<uint4 const*>(p.rows + i);
+    uint4 const bits = __ldcg(reinterpret_cast<uint4 const*>(p.rows + i));
     return {bits.x, bits.y, bits.z, static_cast<std::uint16_t>(bits.w & 0xFFFFu),
             static_cast<std::uint16_t>(bits.w >> 16)};
   }
@@ -205,9 +194,11 @@ struct page_walk {
     std::uint32_t const high = pages_for<high_tile>(r.high);
     bool const is_high       = i < high;
     if (!is_high && i - high >= pages_for<low_tile>(r.low)) { return no_page; }
-    return p.table.entry(r.row, is_high ? tier::high : tier::low, is_high ? i : i - high);
+    page_id const& entry =
+      p.table.entry(r.row, is_high ? tier::high : tier::low, is_high ? i : i - high);
+    return page_id{__ldcg(reinterpret_cast<std::uint32_t const*>(&entry))};
   }
-  //! Of the n-th page from the cursor on.  @pre cursor < 32; n = 0 or n < 32 after look_ahead
+  //! Of the n-th page from the cursor on.  @pre cursor < 32, n < 32
   [[nodiscard]] __device__ page_id id_of(std::uint32_t n) const noexcept
   {
     std::uint32_t const from = cursor + n;
@@ -253,11 +244,8 @@ struct page_walk {
   {
     constexpr auto page_tokens = static_cast<std::uint32_t>(Tile::page_tokens);
     constexpr auto part_tokens = static_cast<std::uint32_t>(Tile::part_blocks * block_tokens);
-    // Before look_ahead one id is at hand.
     std::uint32_t const pages =
-      Tile::pages_per_tile == 1 || !knows_ids
-        ? 1u
-        : min_of(static_cast<std::uint32_t>(Tile::pages_per_tile), min_of(run_left, left));
+      min_of(static_cast<std::uint32_t>(Tile::pages_per_tile), min_of(run_left, left));
     bool const everything     = Tile::with_scores && wants_scores();
     std::uint32_t const first = tile * part_tokens;  // token of the page
     // All pages but the run's last one are full.

@@ -39,28 +39,6 @@ struct vector_share {
   }
 };
 
-//! Eight elements from an address that is aligned to all of them, or to one.
-template <class T>
-__device__ void load_eight(T const* from, bool whole, float* x) noexcept
-{
-  struct alignas(16) unit {
-    T element[16 / sizeof(T)];
-  };
-  constexpr int per_unit = 16 / static_cast<int>(sizeof(T));
-#pragma unroll
-  for (int u = 0; u < 8 / per_unit; ++u) {
-    unit v;
-    if (whole) {
-      v = *reinterpret_cast<unit const*>(from + u * per_unit);
-    } else {
-#pragma unroll
-      for (int e = 0; e < per_unit; ++e) { v.element[e] = from[u * per_unit + e]; }
-    }
-#pragma unroll
-    for (int e = 0; e < per_unit; ++e) { x[u * per_unit + e] = to_f32(v.element[e]); }
-  }
-}
-
 //! A lane's share of a vector; 0 where there is none.
 //! @param from   null: no vector
 //! @param whole  `from` and its multiples of eight elements are aligned to 16 bytes
@@ -68,16 +46,43 @@ template <class Share, class T>
 __device__ void load_share(T const* from, bool whole, int owner,
                            float (&x)[Share::elements]) noexcept
 {
-  static_assert(Share::per_group % 8 == 0, "shares are read by eights");
+  static_assert(Share::per_group % 4 == 0, "shares are read by fours or eights");
+  constexpr int most     = 16 / static_cast<int>(sizeof(T));
+  constexpr int per_unit = most > 4 && Share::per_group % 8 == 0 ? 8 : 4;
+  struct alignas(per_unit * sizeof(T)) unit {
+    std::remove_const_t<T> element[per_unit];
+  };
 #pragma unroll
-  for (int i = 0; i < Share::elements; i += 8) {
+  for (int i = 0; i < Share::elements; i += per_unit) {
+    unit v{};
     if (from != nullptr && Share::exists(owner, i)) {
-      load_eight(from + Share::dim(owner, i), whole, x + i);
-    } else {
+      T const* const at = from + Share::dim(owner, i);
+      if (whole) {
+        v = *reinterpret_cast<unit const*>(at);
+      } else {
 #pragma unroll
-      for (int e = 0; e < 8; ++e) { x[i + e] = 0.0f; }
+        for (int e = 0; e < per_unit; ++e) { v.element[e] = at[e]; }
+      }
+    }
+#pragma unroll
+    for (int e = 0; e < per_unit; ++e) { x[i + e] = to_f32(v.element[e]); }
+  }
+}
+
+//! Reads a byte of each sector of a lane's share of a vector, so that it comes into the first-level
+//! cache.  @return what is to be given to `keep`, once it is worth waiting for it
+template <class Share, class T>
+[[nodiscard]] __device__ std::uint32_t touch_share(T const* vector, int owner) noexcept
+{
+  constexpr int sector    = 32 / static_cast<int>(sizeof(T));
+  std::uint32_t something = 0;
+#pragma unroll
+  for (int i = 0; i < Share::elements; i += min_of(sector, Share::per_group)) {
+    if (Share::exists(owner, i)) {
+      something ^= *reinterpret_cast<unsigned char const*>(vector + Share::dim(owner, i));
     }
   }
+  return something;
 }
 
 //! x := R x for the vectors that lanes share: owners are the lanes that differ in the bits FirstMask,
@@ -92,10 +97,10 @@ __device__ void rotate_share(float (&x)[Elements], float* stage, int lane) noexc
   if constexpr (rotation_block(HeadDim) == HeadDim) {
     rotate_over_lanes<HeadDim, Groups, Owners, FirstMask>(x, lane);
   } else {
-    // Four vectors at a time; with four owners the eight vectors of a warp are four, twice each.
-    static_assert((Owners == 4 && FirstMask == 1) || (Owners == 8 && FirstMask == 4));
-    int const owner  = Owners == 4 ? lane % 4 : lane / 4;
-    int const vector = Owners == 4 ? lane / 8 : lane % 4;
+    // Four vectors at a time.
+    static_assert(Owners == 8 && (FirstMask == 1 || FirstMask == 4));
+    int const owner  = FirstMask == 1 ? lane % 8 : lane / 4;
+    int const vector = FirstMask == 1 ? lane / 8 : lane % 4;
     __syncwarp();
 #pragma unroll
     for (int i = 0; i < share::elements; ++i) {
@@ -130,27 +135,70 @@ __device__ void rotate_share(float (&x)[Elements], float* stage, int lane) noexc
   }
 }
 
-//! Sum and maximum over the four lanes t of the same g.
-[[nodiscard]] __device__ inline float sum_over_t(float x) noexcept
+//! Sum and maximum over the lanes that differ in the lowest bits of their index: 4 lanes t of the same
+//! g, 8 owners of a vector.
+template <int Lanes>
+[[nodiscard]] __device__ float sum_over_lanes(float x) noexcept
 {
-  x += __shfl_xor_sync(0xFFFF'FFFFu, x, 1);
-  return x + __shfl_xor_sync(0xFFFF'FFFFu, x, 2);
+#pragma unroll
+  for (int mask = 1; mask < Lanes; mask *= 2) { x += __shfl_xor_sync(0xFFFF'FFFFu, x, mask); }
+  return x;
 }
-[[nodiscard]] __device__ inline float max_over_t(float x) noexcept
-{
-  x = max_or_nan(x, __shfl_xor_sync(0xFFFF'FFFFu, x, 1));
-  return max_or_nan(x, __shfl_xor_sync(0xFFFF'FFFFu, x, 2));
-}
-
-//! NaN if an element is NaN.
-template <int N>
+//! Greatest magnitude of the vector that `Lanes` lanes share; NaN if an element is NaN.
+template <int Lanes, int N>
 [[nodiscard]] __device__ float greatest_magnitude(float const (&x)[N]) noexcept
 {
   float m = 0.0f;
 #pragma unroll
   for (int i = 0; i < N; ++i) { m = max_or_nan(m, fabsf(x[i])); }
-  return max_over_t(m);
+#pragma unroll
+  for (int mask = 1; mask < Lanes; mask *= 2) {
+    m = max_or_nan(m, __shfl_xor_sync(0xFFFF'FFFFu, m, mask));
+  }
+  return m;
 }
+
+//! Four vectors of which each lane has made an eighth, of head lane / 8, and wants a quarter, of head
+//! g / 2, in two planes: half of the columns are the first one, half the second one.
+//! @tparam Groups, Words  of a group, 32-bit words of a lane's eighth
+template <int Groups, int Words>
+struct column_exchange {
+  static constexpr int per_vector = 8 * Words * Groups;  //!< words
+
+  //! As many words at a time as both sides have.
+  static constexpr int at_once = Words % 4 == 0 ? 4 : Words % 2 == 0 ? 2 : 1;
+  struct alignas(4 * at_once) unit {
+    std::uint32_t word[at_once];
+  };
+
+  std::uint32_t* stage;  //!< shared memory of the warp
+  fragment_lane at;
+
+  __device__ void leave(int plane, std::uint32_t const (&own)[Groups * Words]) const noexcept
+  {
+    std::uint32_t* const to = stage + (4 * plane + at.lane / 8) * per_vector + at.lane % 8 * Words;
+#pragma unroll
+    for (int i = 0; i < Groups * Words; i += at_once) {
+      unit u;
+#pragma unroll
+      for (int n = 0; n < at_once; ++n) { u.word[n] = own[i + n]; }
+      *reinterpret_cast<unit*>(to + i / Words * 8 * Words + i % Words) = u;
+    }
+  }
+  //! Two words of a step follow each other.
+  __device__ void take(std::uint32_t (&columns)[Groups * Words][2]) const noexcept
+  {
+    std::uint32_t const* const from =
+      stage + (4 * (at.g % 2) + at.g / 2) * per_vector + at.t * 2 * Words;
+#pragma unroll
+    for (int i = 0; i < 2 * Groups * Words; i += at_once) {
+      unit const u =
+        *reinterpret_cast<unit const*>(from + i / (2 * Words) * 8 * Words + i % (2 * Words));
+#pragma unroll
+      for (int n = 0; n < at_once; ++n) { columns[(i + n) / 2][(i + n) % 2] = u.word[n]; }
+    }
+  }
+};
 
 //! Elements rounded to integers: round(x * factor) in the low bits of the sum with `magic`.
 template <int N>
@@ -169,6 +217,11 @@ struct rounded_elements {
   {
     return __byte_perm(__byte_perm(bits[first], bits[first + 1], selector),
                        __byte_perm(bits[first + 2], bits[first + 3], selector), 0x5410u);
+  }
+  __device__ void add(std::uint32_t integer) noexcept
+  {
+#pragma unroll
+    for (std::uint32_t& b : bits) { b += integer; }
   }
   //! Sum of `count` of the integers; exact.
   [[nodiscard]] __device__ float sum(int first, int count) const noexcept
@@ -194,37 +247,48 @@ inline constexpr float query_code_limit     = 32512.0f;  //!< 127 * 256
 //! byte where it is odd. logit = factor * sum over groups of (scale * product + zero * sum).
 template <int HeadDim, int Groups, int Sets>
 struct code_queries {
-  using share                = vector_share<HeadDim, Groups, 4>;
-  static constexpr int steps = share::elements / 8;
+  using share                = vector_share<HeadDim, Groups, 8>;  //!< what a lane is given
+  using exchange             = column_exchange<Groups, share::per_group / 4>;
+  static constexpr int steps = share::elements / 4;
 
   std::uint32_t columns[Sets][steps][2];
   float factor[Sets];        //!< of head 4 s + t
   float sums[Sets][Groups];  //!< of head 4 s + t, in units of factor
 
-  //! @param x     a lane's share of head 4 s + g / 2
-  //! @param unit  what a product of 1 with x is multiplied with
-  __device__ void set(int s, float const (&x)[share::elements], float unit,
+  //! @param x      a lane's eighth of head 4 s + lane / 8
+  //! @param unit   what a product of 1 with x is multiplied with
+  //! @param stage  shared memory of the warp, decode_tile::column_words
+  //! @threads one warp
+  __device__ void set(int s, float const (&x)[share::elements], float unit, std::uint32_t* stage,
                       fragment_lane at) noexcept
   {
-    bool const low       = at.g % 2 != 0;
-    float const greatest = greatest_magnitude(x);
+    constexpr unsigned all = 0xFFFF'FFFFu;
+    float const greatest   = greatest_magnitude<8>(x);
     float const scale =
       greatest > 0.0f ? copysignf(query_code_limit * reciprocal(greatest), unit) : 0.0f;
-    rounded_elements<share::elements> const rounded{x, scale,
-                                                    low ? integer_magic : integer_magic + 128.0f};
-#pragma unroll
-    for (int w = 0; w < share::elements / 4; ++w) {
-      columns[s][w / 2][w % 2] = rounded.bytes(4 * w, low ? low_bytes : second_bytes);
-    }
+    rounded_elements<share::elements> rounded{x, scale, integer_magic};
 #pragma unroll
     for (int g = 0; g < Groups; ++g) {
       // For the zeros, of the rounded queries, too: rounding then shows in proportion to the keys,
       // not to their codes, which are all positive.
-      float const sum = sum_over_t(rounded.sum(g * share::per_group, share::per_group));
-      sums[s][g]      = __shfl_sync(0xFFFF'FFFFu, sum, 8 * at.t);
+      float const sum = sum_over_lanes<8>(rounded.sum(g * share::per_group, share::per_group));
+      sums[s][g]      = __shfl_sync(all, sum, 8 * at.t);
     }
     float const own = logit_factor(greatest, greatest * (fabsf(unit) / query_code_limit));
-    factor[s]       = __shfl_sync(0xFFFF'FFFFu, own, 8 * at.t);
+    factor[s]       = __shfl_sync(all, own, 8 * at.t);
+
+    exchange const planes{stage, at};
+    std::uint32_t words[share::elements / 4];
+#pragma unroll
+    for (int w = 0; w < share::elements / 4; ++w) { words[w] = rounded.bytes(4 * w, low_bytes); }
+    __syncwarp();
+    planes.leave(1, words);
+    rounded.add(128u);  // what is left is then within -128 .. 127
+#pragma unroll
+    for (int w = 0; w < share::elements / 4; ++w) { words[w] = rounded.bytes(4 * w, second_bytes); }
+    planes.leave(0, words);
+    __syncwarp();
+    planes.take(columns[s]);
   }
 };
 
@@ -244,24 +308,37 @@ struct code_queries {
 //! Columns of queries against 16-bit keys: head 4 s + g / 2 as f16, and what that rounding left.
 template <int HeadDim, int Sets>
 struct f16_queries {
-  using share                = vector_share<HeadDim, 1, 4>;
-  static constexpr int steps = share::elements / 4;
+  using share                = vector_share<HeadDim, 1, 8>;
+  using exchange             = column_exchange<1, share::elements / 2>;
+  static constexpr int steps = share::elements / 2;
 
   std::uint32_t columns[Sets][steps][2];
   float factor[Sets];
 
   //! As code_queries::set.
-  __device__ void set(int s, float const (&x)[share::elements], float unit,
+  __device__ void set(int s, float const (&x)[share::elements], float unit, std::uint32_t* stage,
                       fragment_lane at) noexcept
   {
-    float const greatest = greatest_magnitude(x);
+    float const greatest = greatest_magnitude<8>(x);
     float const scale    = copysignf(f16_normaliser(greatest), unit);
+    float const own      = logit_factor(greatest, greatest > 0.0f ? unit / scale : 0.0f);
+    factor[s]            = __shfl_sync(0xFFFF'FFFFu, own, 8 * at.t);
+
+    exchange const planes{stage, at};
+    std::uint32_t words[share::elements / 2];
+    std::uint32_t rest[share::elements / 2];
 #pragma unroll
     for (int w = 0; w < share::elements / 2; ++w) {
-      columns[s][w / 2][w % 2] = pack_f16(x[2 * w] * scale, x[2 * w + 1] * scale, at.g % 2 != 0);
+      float const a = x[2 * w] * scale;
+      float const b = x[2 * w + 1] * scale;
+      words[w]      = pack_f16(a, b, false);
+      rest[w]       = pack_f16(a, b, true);
     }
-    float const own = logit_factor(greatest, greatest > 0.0f ? unit / scale : 0.0f);
-    factor[s]       = __shfl_sync(0xFFFF'FFFFu, own, 8 * at.t);
+    __syncwarp();
+    planes.leave(0, words);
+    planes.leave(1, rest);
+    __syncwarp();
+    planes.take(columns[s]);
   }
 };
 

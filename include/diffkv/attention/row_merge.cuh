@@ -40,7 +40,7 @@ struct row_of_ctas {
 //! What the warps of a CTA share.
 template <class Traits>
 struct decode_cta {
-  static constexpr int warps = Traits::tuning::warps;
+  static constexpr int warps = Traits::warps;
   static_assert(2 * warps <= 32, "a lane for each part");
 
   //! Two of each warp, in the order of the pages: of a row that has begun before, of its last row.

@@ -30,6 +30,7 @@ struct decode_params {
   divider num_heads;
   bool whole_queries;  //!< may be read 16 bytes at a time
   bool whole_out;      //!< may be written four elements at a time
+  bool whole_offsets;  //!< as whole_queries
   vectors<Out> out;
   float* lse;
   float* partials;

@@ -106,6 +106,9 @@ __device__ inline void mma_f16(float (&d)[4], std::uint32_t const (&a)[4], std::
   return __half22float2(as_half2(bits));
 }
 
+//! Nobody needs it, but it is not left out.
+__device__ inline void keep(std::uint32_t word) noexcept { asm volatile("" ::"r"(word)); }
+
 //! Words of shared memory by their 32-bit address.
 [[nodiscard]] __device__ inline std::uint32_t shared_address(void const* p) noexcept
 {

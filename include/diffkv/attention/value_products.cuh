@@ -209,6 +209,16 @@ __device__ void add_values(row_accumulator<Traits>& row,
   constexpr int words           = Tile::value_words;
   constexpr int unit            = words < 4 ? words : 4;  // words read at a time
   constexpr int steps_per_unit  = bits == 16 ? unit / 4 : bits == 8 ? unit / 2 : unit * 4 / bits;
+  // A slot that was never written may hold NaN, which no weight of 0 makes harmless.
+  std::uint32_t masks[Blocks][2];
+  if constexpr (bits == 16) {
+#pragma unroll
+    for (int b = 0; b < Blocks; ++b) { masks[b][0] = masks[b][1] = ~0u; }
+    if (!whole) {
+#pragma unroll
+      for (int b = 0; b < Blocks; ++b) { filter.value_masks(b, at.t, masks[b]); }
+    }
+  }
 #pragma unroll
   for (int u = 0; u < ceil_div(words, unit); ++u) {
     constexpr int rest = words % unit;  // the last unit is narrower
@@ -239,13 +249,8 @@ __device__ void add_values(row_accumulator<Traits>& row,
           std::uint32_t a[4];
 #pragma unroll
           for (int n = 0; n < 4; ++n) { a[n] = w[b][4 * i + n]; }
-          // A slot that was never written may hold NaN, which no weight of 0 makes harmless.
-          if (!whole) {
-            std::uint32_t pairs[2];
-            filter.value_masks(b, at.t, pairs);
 #pragma unroll
-            for (int n = 0; n < 4; ++n) { a[n] &= pairs[n / 2]; }
-          }
+          for (int n = 0; n < 4; ++n) { a[n] &= masks[b][n / 2]; }
 #pragma unroll
           for (int s = 0; s < sets; ++s) {
             mma_f16(c[s], a, columns[s][0].words[2 * b], columns[s][0].words[2 * b + 1]);
