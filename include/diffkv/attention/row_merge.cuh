@@ -34,6 +34,7 @@ inline constexpr std::uint32_t ends   = 1u << 9;
 struct row_of_ctas {
   std::uint32_t first_cta;
   std::uint32_t last_cta;
+  std::uint32_t parts;        //!< CTAs that have one; 0: no such row
   std::uint32_t is_complete;  //!< all parts are there
 };
 
@@ -121,8 +122,8 @@ struct page_shares {
   [[nodiscard]] __device__ std::uint32_t cta_of(std::uint32_t page) const noexcept
   {
     std::uint32_t const n = num_warps.divisor;
-    return (each < 0xFFFF'FFFFu / n / n ? ((page + 1) * n - 1) / total : share_of(total, page, n)) /
-           warps;
+    return each < 0xFFFF'FFFFu / n / n ? ((page + 1) * n - 1) / (total * warps)
+                                       : share_of(total, page, n) / warps;
   }
   [[nodiscard]] __device__ bool has_pages(std::uint32_t c) const noexcept
   {
@@ -265,20 +266,23 @@ struct row_merge {
     __syncthreads();
     part_masks const parts = find_parts();
     if (parts.present == 0) { return; }
-    merge_rows_of_cta(parts);
     // Of the rows that go beyond the CTA. One that passes through has begun before.
     row_part const& first = place.cta->parts[lowest_bit(parts.present)];
     row_part const& last  = place.cta->parts[highest_bit(parts.firsts)];
     row_part const& end   = place.cta->parts[highest_bit(parts.present)];
     bool const comes      = (first.flags & part_flag::begins) == 0;
     bool const leaves = (last.flags & part_flag::begins) != 0 && (end.flags & part_flag::ends) == 0;
-    if (!comes && !leaves) { return; }
     page_shares const shares{num_warps, place.warps, num_pages};
-    __syncthreads();  // what is passed on is written
-    if (threadIdx.x < 2) {
-      bool const exists = threadIdx.x == 0 ? comes : leaves;
-      arrive(threadIdx.x, exists, threadIdx.x == 0 ? first : last, shares);
+    // The last warp has the least to merge.
+    if (place.warp == place.warps - 1 && lane < 2) {
+      bool const exists = lane == 0 ? comes : leaves;
+      place.cta->beyond[lane] =
+        exists ? ctas_of(lane == 0 ? first : last, shares) : row_of_ctas{0, 0, 0, 0};
     }
+    merge_rows_of_cta(parts);
+    if (!comes && !leaves) { return; }
+    __syncthreads();  // what is passed on is written
+    if (threadIdx.x < 2) { arrive(place.cta->beyond[threadIdx.x]); }
     __syncthreads();
 #pragma unroll 1
     for (std::uint32_t u = place.warp; u < 2 * units; u += place.warps) {
@@ -307,26 +311,26 @@ struct row_merge {
     }
   }
 
-  //! This CTA's part of a row is there.
-  //! @param which  of `beyond`
-  //! @param part   the row's first part in the CTA, if it exists
-  //! @threads one
-  __device__ void arrive(std::uint32_t which, bool exists, row_part const& part,
-                         page_shares const& shares) const noexcept
+  //! @param part  the row's first part in this CTA
+  [[nodiscard]] __device__ row_of_ctas ctas_of(row_part const& part,
+                                               page_shares const& shares) const noexcept
   {
-    auto& row       = place.cta->beyond[which];
-    row.is_complete = 0;
-    if (!exists) { return; }
     auto const slot = static_cast<std::uint32_t>(&part - place.cta->parts);
     std::uint32_t const begin =
       shares.begin_of_warp(blockIdx.x * place.warps + slot / 2) + part.first_page - part.ordinal;
-    row.first_cta = shares.cta_of(begin);
-    row.last_cta  = shares.cta_of(begin + part.pages - 1);
+    std::uint32_t const first_cta = shares.cta_of(begin);
+    std::uint32_t const last_cta  = shares.cta_of(begin + part.pages - 1);
     // A layer of fewer pages than CTAs leaves some without.
-    std::uint32_t const ctas =
-      shares.total >= p.ctas ? row.last_cta - row.first_cta + 1 : part.pages;
+    return {first_cta, last_cta, shares.total >= p.ctas ? last_cta - first_cta + 1 : part.pages, 0};
+  }
+
+  //! This CTA's part of a row is there.
+  //! @threads one
+  __device__ void arrive(row_of_ctas& row) const noexcept
+  {
+    if (row.parts == 0) { return; }
     cuda::atomic_ref<std::uint32_t, cuda::thread_scope_device> arrivals{p.arrivals[row.first_cta]};
-    if (arrivals.fetch_add(1, cuda::memory_order_acq_rel) == ctas - 1) {
+    if (arrivals.fetch_add(1, cuda::memory_order_acq_rel) == row.parts - 1) {
       arrivals.store(0, cuda::memory_order_relaxed);
       row.is_complete = 1;
     }

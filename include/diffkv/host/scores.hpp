@@ -6,6 +6,7 @@
 //! Scores from earlier queries, and the tokens that may leave: the score path of a decode launch.
 //! Read before this: host/logit.hpp.  Read next: host/decode_attention.hpp.
 #include <diffkv/attention/score_update.hpp>
+#include <diffkv/attention/softmax_state.hpp>  // minus_infinity
 #include <diffkv/host/context.hpp>
 #include <diffkv/host/dot.hpp>
 #include <diffkv/host/logit.hpp>
