@@ -63,10 +63,11 @@ struct lagged_queries {
         step       = greatest > 0.0f ? query_code_limit * reciprocal(greatest) : 0.0f;
         own_factor = greatest * (scale * unit / query_code_limit);
       } else {
-        step       = int8_query_step(greatest);  // with the codes of the host twin
+        step       = greatest > 0.0f ? div_rn(127.0f, greatest) : 0.0f;
         own_factor = int8_query_factor(scale, greatest) * unit;
       }
-      rounded_elements<share::elements> const rounded{x, step, integer_magic};
+      rounded_elements<share::elements> rounded{x, step, integer_magic};
+      if constexpr (!Exact) { settle_ties(rounded, x, step, greatest); }
 #pragma unroll
       for (int w = 0; w < share::elements / 4; ++w) {
         columns[i][w / 2][w % 2] = rounded.bytes(4 * w, low_bytes);
@@ -98,6 +99,27 @@ struct lagged_queries {
     }
     factor[i][0] = __shfl_sync(all, own_factor, 8 * at.t);
     factor[i][1] = __shfl_sync(all, own_factor, 8 * at.t + 4);
+  }
+
+  //! The codes of the host twin, bit for bit, as one more or less would show: the product with `step`
+  //! lies within 2.3e-5 of the quotient that int8_query_code rounds, and only near ties may round
+  //! another way.
+  //! @threads one warp
+  static __device__ void settle_ties(rounded_elements<share::elements>& rounded,
+                                     float const (&x)[share::elements], float step,
+                                     float greatest) noexcept
+  {
+    bool is_clear = true;
+#pragma unroll
+    for (int e = 0; e < share::elements; ++e) {
+      float const code = __uint_as_float(rounded.bits[e]) - integer_magic;
+      is_clear         = is_clear && fabsf(fmaf(x[e], step, -code)) <= 0.49997f;
+    }
+    if (__all_sync(0xFFFF'FFFFu, is_clear)) { return; }
+#pragma unroll
+    for (int e = 0; e < share::elements; ++e) {
+      rounded.bits[e] = float_bits(int8_query_code(x[e], greatest) + integer_magic);
+    }
   }
 
   //! Logits of octet i: x[r][n] of token g + 8 r and column 2 t + n.

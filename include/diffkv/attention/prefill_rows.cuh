@@ -11,9 +11,6 @@
 
 namespace diffkv::detail {
 
-inline constexpr float log2_of_e = 1.4426950408889634f;
-inline constexpr float ln_of_2   = 0.6931471805599453f;
-
 //! attention_options as the kernels need them: logits in units of ln 2.
 struct prefill_logits {
   float scale         = 0.0f;  //!< without soft-cap times log2(e), with one divided by it

@@ -7,6 +7,7 @@
 //! 16-bit integers in two 8-bit columns (keys that are codes) or two f16 columns (16-bit keys).
 //! Read before this: attention/decode_traits.hpp.  Read next: attention/key_products.cuh.
 #include <diffkv/attention/decode_tile.hpp>
+#include <diffkv/attention/softmax_state.hpp>  // log2_of_e
 #include <diffkv/attention/tensor_core.cuh>
 #include <diffkv/core/vectors.hpp>
 #include <diffkv/quant/lane_rotation.cuh>
@@ -15,9 +16,6 @@
 #include <type_traits>
 
 namespace diffkv::detail {
-
-inline constexpr float log2_of_e = 1.44269504088896341f;
-inline constexpr float ln_of_2   = 0.693147180559945309f;
 
 //! The elements of a vector that one of `Owners` lanes holds, in the order of the codes of a page: of
 //! each scale group the owner's share.

@@ -46,20 +46,13 @@ struct due_queries {
   return {first, position, true};
 }
 
-//! An 8-bit query: q' ~ factor / scale * code, |code| <= 127. `largest` is max |q'| over the q_head.
-//! Codes per unit of q'; 0 where there is nothing to tell apart.
-[[nodiscard]] DIFFKV_HOST_DEVICE inline float int8_query_step(float largest) noexcept
-{
-  constexpr float least = 1e-36f;  // below it 127 / largest might not be a number
-  return largest >= least ? detail::div_rn(127.0f, largest) : 0.0f;
-}
-//! q * step, rounded once, half to even.
+//! Factor and code of one element of an 8-bit query: q ~ factor * code, |code| <= 127.
+//! `largest` is max |q'| over the q_head; 0 gives code 0.
 [[nodiscard]] DIFFKV_HOST_DEVICE inline float int8_query_code(float q, float largest) noexcept
 {
-  float const step = int8_query_step(largest);
-  return detail::sub_rn(detail::fma_rn(q, step, detail::integer_magic), detail::integer_magic);
+  if (largest == 0.0f) { return 0.0f; }
+  return detail::round_half_even(detail::div_rn(detail::mul_rn(q, 127.0f), largest));
 }
-//! What a product of codes with keys is multiplied with.
 [[nodiscard]] DIFFKV_HOST_DEVICE inline float int8_query_factor(float scale, float largest) noexcept
 {
   return detail::div_rn(detail::mul_rn(scale, largest), 127.0f);

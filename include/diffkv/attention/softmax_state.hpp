@@ -13,6 +13,11 @@ namespace diffkv {
 
 inline constexpr float minus_infinity = -detail::infinity;
 
+namespace detail {
+inline constexpr float log2_of_e = 1.44269504088896341f;
+inline constexpr float ln_of_2   = 0.693147180559945309f;
+}  // namespace detail
+
 //! Sum of exp(logit - max) over the logits seen; the caller keeps its weighted sum of values on the
 //! same reference. Nothing seen is a state, not a special case: max = -inf, sum = 0.
 struct softmax_state {
