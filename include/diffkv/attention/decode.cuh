@@ -8,8 +8,8 @@
 //!
 //! Every warp reads its share of the pages of the layer, tile by tile through slots of shared memory
 //! that it fills by itself, and keeps the sums of the row at hand in registers. A row that lies in one
-//! warp is written at once. Else its parts are merged, first those of a CTA, then those of the CTAs, by
-//! whoever comes last, in the order of the pages.
+//! warp is written at once. Else its parts are merged in the order of the pages: those of a CTA by all of
+//! its warps when they are done, those of several CTAs by the CTA that comes last.
 #include <diffkv/attention/decode_plan.cuh>
 #include <diffkv/attention/decode_warp.cuh>
 #include <diffkv/core/launch.cuh>
@@ -43,8 +43,9 @@ DIFFKV_KERNEL void __launch_bounds__(Traits::warps * 32, 1)
   __shared__ decode_cta<Traits> cta;
   std::uint32_t const warp  = threadIdx.x / 32;
   std::uint32_t const warps = blockDim.x / 32;
-  // Nothing starts before the plan's kernel has ended (wait_for_previous_alone), so the plan may be
-  // read before the kernel in front has ended; pages, which that one may write, may not.
+  // Nothing starts before the plan's kernel has ended (wait_for_previous_alone), so the plan, and
+  // the page table, which is written before it, may be read before the kernel in front has ended;
+  // pages and queries, which that one may write, may not.
   warp_range const range     = load_plan(p.ranges[blockIdx.x * warps + warp]);
   planned_layer const totals = load_plan(*p.totals);
   decode_place<Traits> const place{&cta, shared, warp, warps};

@@ -50,13 +50,14 @@ struct decode_traits {
                   layouts::high::geometry.format.value.groups),
            max_of(layouts::low::geometry.format.key.groups,
                   layouts::low::geometry.format.value.groups)) > 1;
-  //! Warps of a CTA. Those of rows with two tiers run two codes, and wait longer for instructions.
+  //! Whether registers suffice for more warps. Rows with two tiers run two codes and wait longer for
+  //! instructions, which more warps hide.
   static constexpr bool fits_more_warps =
     has_low && sets == 1 && head_dim <= 128 && !has_scores && !has_scale_groups;
   static constexpr int warps = fits_more_warps ? tuning::warps_of_two_tiers : tuning::warps;
 
-  //! Code for whole tiles only, beside that for any tile. Where the code is long, what is fetched costs
-  //! more than it saves: two tiers in a multiprocessor's instruction cache are then slower by a tenth.
+  //! Code for whole tiles only, beside that for any tile. Where code is long, fetching it costs more than
+  //! it saves (docs/performance.md).
   static constexpr bool has_long_loops =
     !has_low && sets == 1 && !has_scores && !Variant::sliding_window;
 
