@@ -149,8 +149,9 @@ class importance_cta {
 #pragma unroll
       for (int i = 0; i < 4; ++i) {
         float const lse = __uint_as_float(words[i % 2]);
-        // No number where lse is none; then the larger one is 0, and the probability left out.
-        float weight = fmaxf(fast_exp2(logits[n][i] - lse * log2_of_e), 0.0f);
+        // Not finite from 2^128 on, and no number where lse is none: left out.
+        float const exponent = logits[n][i] - lse * log2_of_e;
+        float weight         = exponent < 128.0f ? fast_exp2(exponent) : 0.0f;
         if (is_masked) {
           std::int32_t const query    = tile + 8 * n + 2 * at_.t + i % 2;
           std::int32_t const position = sample_.position(query);
