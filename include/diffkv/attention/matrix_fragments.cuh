@@ -6,7 +6,7 @@
 //! 16-bit matrices: copies into shared memory, fragments out of it, products.
 //! Read before this: attention/prefill_part.cuh, attention/tensor_core.cuh.
 //! Read next: attention/prefill_tile.cuh.
-#include <diffkv/attention/tensor_core.cuh>  // mma_f16, shared_address
+#include <diffkv/attention/tensor_core.cuh>  // mma_f16, f16_pair, bits_of
 #include <diffkv/core/half.hpp>
 
 #include <type_traits>  // is_same_v

@@ -65,7 +65,8 @@ void launch_prefill(Kernel kernel, launch_shape const& shape, launch_site site,
 //! @throws invalid_argument naming the argument, before any launch; cuda_error
 //! @stream ordered in `stream`, does not wait, may be captured in a graph; one kernel
 //! @cost   O(queries * keys * num_q_heads * HeadDim) on the tensor cores; no allocation, no plan
-//! @error  within docs/numerics.md; a query's bits depend neither on the batch nor on the chunks
+//! @error  within docs/numerics.md; a query's bits depend neither on the batch nor on the chunks, unless
+//!         a later value in the block of keys where it ends is not finite
 template <int HeadDim, class T, class Out>
 void prefill_attention(prefill_shape const& shape, prefill_batch const& batch,
                        attention_options const& options, vectors<T const> query,

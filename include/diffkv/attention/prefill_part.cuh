@@ -87,7 +87,7 @@ template <class RowsOf>
   return {};
 }
 
-//! The queries of the batch in tiles, those that see most keys first.
+//! The queries of the batch in tiles, of each sequence those that see most keys first.
 [[nodiscard]] __device__ inline prefill_place find_query_tile(prefill_batch const& batch,
                                                               std::uint32_t index,
                                                               std::int32_t rows) noexcept
@@ -95,7 +95,7 @@ template <class RowsOf>
   return find_tile(batch, index, rows, true,
                    [](prefill_part const& part) { return part.num_queries; });
 }
-//! The keys of the batch in tiles, those that are seen by most queries first.
+//! The keys of the batch in tiles, of each sequence those that most queries see first.
 [[nodiscard]] __device__ inline prefill_place find_key_tile(prefill_batch const& batch,
                                                             std::uint32_t index,
                                                             std::int32_t rows) noexcept

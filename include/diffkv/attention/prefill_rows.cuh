@@ -13,7 +13,7 @@ namespace diffkv::detail {
 
 //! attention_options as the kernels need them: logits in units of ln 2.
 struct prefill_logits {
-  float scale         = 0.0f;  //!< without soft-cap times log2(e), with one divided by it
+  float scale         = 0.0f;  //!< times log2(e); with a soft-cap divided by that instead
   float cap           = 0.0f;  //!< times log2(e); 0: none
   std::int32_t window = 0;     //!< 0: none
 

@@ -39,7 +39,7 @@ struct vector_share {
 
 //! A lane's share of a vector; 0 where there is none.
 //! @param from   null: no vector
-//! @param whole  `from` and its multiples of eight elements are aligned to 16 bytes
+//! @param whole  it may be read 16 bytes at a time (has_whole_units)
 template <class Share, class T>
 __device__ void load_share(T const* from, bool whole, int owner,
                            float (&x)[Share::elements]) noexcept

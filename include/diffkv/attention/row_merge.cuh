@@ -118,7 +118,7 @@ struct page_shares {
   {
     return begin_of_warp(c * warps);
   }
-  //! 64 bits are slow and seldom needed.
+  //! CTA that has `page`. In 64 bits only where 32 do not hold the product: slow, and seldom needed.
   [[nodiscard]] __device__ std::uint32_t cta_of(std::uint32_t page) const noexcept
   {
     std::uint32_t const n = num_warps.divisor;
