@@ -149,15 +149,15 @@ void save_key_offsets(std::filesystem::path const& file, offsets_identity const&
   write_safetensors(file, {view_of(tensor_name, identity.shape, offsets)}, metadata_of(identity));
 }
 
-std::vector<float> key_offsets(model& of, checkpoint const& files, std::vector<token_id> const& ids,
-                               thread_pool& threads, message_callback const& say,
-                               progress_callback const& progress)
+std::vector<float> key_offsets(model_config const& config, checkpoint const& files,
+                               std::vector<token_id> const& ids, offsets_function const& compute,
+                               message_callback const& say)
 {
   auto const tell = [&](std::string const& text) {
     if (say) { say(text); }
   };
   auto const file     = files.folder() / offsets_file_name;
-  auto const identity = identity_of(of.config(), files, ids);
+  auto const identity = identity_of(config, files, ids);
   std::error_code none;
   if (std::filesystem::exists(file, none)) {
     try {
@@ -166,7 +166,7 @@ std::vector<float> key_offsets(model& of, checkpoint const& files, std::vector<t
       tell(std::string{error.what()} + "; key offsets are calibrated anew");
     }
   }
-  auto offsets = calibrate(of, ids, threads, progress);
+  auto offsets = compute();
   try {
     save_key_offsets(file, identity, offsets);
   } catch (file_error const& error) {

@@ -8,6 +8,7 @@
 //! Read before this: llama3/model.hpp, llama3/safetensors.hpp.
 #include "llama3/checkpoint.hpp"
 #include "llama3/model.hpp"
+#include "llama3/progress.hpp"
 #include "llama3/thread_pool.hpp"
 #include "llama3/token_id.hpp"
 
@@ -53,11 +54,16 @@ void save_key_offsets(std::filesystem::path const& file, offsets_identity const&
 //! Told what a reader should know: why a file is not used, that it cannot be written.
 using message_callback = std::function<void(std::string const&)>;
 
+//! Computes the offsets over a text, wherever the model runs.
+using offsets_function = std::function<std::vector<float>()>;
+
 //! The offsets of the file in `files.folder()`, or, if that cannot be used, calibrated now and
 //! written there. If it cannot be written they serve this run only, and `say` is told.
-[[nodiscard]] std::vector<float> key_offsets(model& of, checkpoint const& files,
-                                             std::vector<token_id> const& ids, thread_pool& threads,
-                                             message_callback const& say,
-                                             progress_callback const& progress = {});
+//! @param ids      the text that they are of
+//! @param compute  called only if the file cannot be used
+[[nodiscard]] std::vector<float> key_offsets(model_config const& config, checkpoint const& files,
+                                             std::vector<token_id> const& ids,
+                                             offsets_function const& compute,
+                                             message_callback const& say);
 
 }  // namespace llama3

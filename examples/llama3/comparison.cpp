@@ -65,39 +65,29 @@ compared_position compare_logits(std::vector<float> const& reference,
   return result;
 }
 
-comparison compare(model& of, attention_backend& reference, attention_backend& other,
-                   std::vector<token_id> const& prompt, std::vector<token_id> const& continuation,
-                   int count, compare_progress const& progress)
+comparison compare(session& reference, session& other, std::vector<token_id> const& prompt,
+                   std::vector<token_id> const& continuation, int count,
+                   compare_progress const& progress)
 {
   auto const token_at = [&](std::size_t i, std::vector<float> const& logits) {
     return i < continuation.size() ? continuation[i] : sampler::greedy(logits);
   };
   comparison result;
-  // What the model spent since the call before, onto one account.
-  auto const charge = [&of](time_account* to) {
-    if (to != nullptr) {
-      to->matrices += of.times().matrices;
-      to->attention += of.times().attention;
-      to->other += of.times().other;
-    }
-    of.clear_times();
-  };
-  std::vector<float> const start = of.prompt(prompt, reference, progress.reference_prompt);
-  charge(nullptr);
-  static_cast<void>(of.prompt(prompt, other, progress.other_prompt));
-  charge(&result.prompt_time);
+  std::vector<float> const start = reference.prompt(prompt, progress.reference_prompt);
+  other.clear_times();
+  static_cast<void>(other.prompt(prompt, progress.other_prompt));
+  result.prompt_time = other.times();
 
-  auto position = static_cast<int>(prompt.size());
+  other.clear_times();
   token_id next = token_at(0, start);
-  for (int i = 0; i < count; ++i, ++position) {
-    std::vector<float> const a = of.decode(next, position, reference);
-    charge(nullptr);
-    std::vector<float> const b = of.decode(next, position, other);
-    charge(&result.decode_time);
-    next = token_at(static_cast<std::size_t>(i) + 1, a);
+  for (int i = 0; i < count; ++i) {
+    std::vector<float> const a = reference.decode(next);
+    std::vector<float> const b = other.decode(next);
+    next                       = token_at(static_cast<std::size_t>(i) + 1, a);
     result.positions.push_back(compare_logits(a, b, next));
     if (progress.tokens) { progress.tokens(i + 1, count); }
   }
+  result.decode_time = other.times();
   return result;
 }
 

@@ -4,8 +4,9 @@
 
 //! @file
 //! What compression costs: the same tokens through a 16-bit cache and a compressed one.
-//! Read before this: llama3/paged_backend.hpp.  Read next: llama3/report.hpp.
-#include "llama3/model.hpp"
+//! Read before this: llama3/session.hpp.  Read next: llama3/report.hpp.
+#include "llama3/progress.hpp"
+#include "llama3/session.hpp"
 #include "llama3/time_account.hpp"
 #include "llama3/token_id.hpp"
 
@@ -43,9 +44,10 @@ struct compare_progress {
   progress_callback reference_prompt, other_prompt, tokens;
 };
 
-//! Reads `prompt` into both backends, once each, then forces `count` tokens through them: those of
-//! `continuation`, then, where it ends, what is most likely under `reference`.
-[[nodiscard]] comparison compare(model& of, attention_backend& reference, attention_backend& other,
+//! Reads `prompt` into both sessions, once each, then forces `count` tokens through them: those of
+//! `continuation`, then, where it ends, what is most likely under `reference`. Clears the times of
+//! `other`.
+[[nodiscard]] comparison compare(session& reference, session& other,
                                  std::vector<token_id> const& prompt,
                                  std::vector<token_id> const& continuation, int count,
                                  compare_progress const& progress = {});

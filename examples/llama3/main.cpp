@@ -3,25 +3,30 @@
 
 //! @file
 //! The decode loop: a Llama-family model answers a prompt with its keys and values in diffkv pages.
-//! Read before this: llama3/paged_backend.hpp, llama3/generate.hpp, llama3/options.hpp. The order
-//! of all files is in README.md.
+//! Read before this: llama3/session.hpp, llama3/generate.hpp, llama3/options.hpp. The order of all
+//! files is in README.md.
 #include "llama3/calibration.hpp"
 #include "llama3/chat_template.hpp"
 #include "llama3/comparison.hpp"
+#include "llama3/cpu_session.hpp"
 #include "llama3/generate.hpp"
-#include "llama3/model.hpp"
 #include "llama3/options.hpp"
 #include "llama3/progress.hpp"
 #include "llama3/report.hpp"
 #include "llama3/tokenizer.hpp"
 #include "llama3/utf8_stream.hpp"
+#if LLAMA3_CUDA
+#include "llama3/cuda/cuda_device.hpp"
+#endif
 
 #include <fmt/format.h>
 
 #include <algorithm>
 #include <cstdio>
 #include <fstream>
+#include <functional>  // function
 #include <iterator>
+#include <memory>  // make_shared, make_unique
 
 namespace {
 
@@ -113,12 +118,67 @@ loaded prepare(program_options const& options)
           std::move(calibration), context,          max_tokens};
 }
 
-void run_comparison(program_options const& options, loaded const& l, model& of,
-                    paged_backend& backend, thread_pool& threads, run_report& report)
+//! Where the model runs, decided; nothing is loaded yet.
+//! @throws std::runtime_error if the GPU was asked for and cannot be had
+device_kind choose_device(device_kind wanted)
 {
-  paged_backend reference{l.config, uncompressed_settings(), l.max_tokens, {}, threads};
+  if (wanted == device_kind::cpu) { return device_kind::cpu; }
+  std::string why = "this program was built without its CUDA part";
+#if LLAMA3_CUDA
+  if (cuda_is_usable(why)) { return device_kind::cuda; }
+#endif
+  if (wanted == device_kind::cuda) { throw std::runtime_error("--device cuda: " + why); }
+  return device_kind::cpu;
+}
+
+//! A model loaded onto its device. The functions keep it alive, sessions do not.
+struct loaded_model {
+  std::string device;          // of the report
+  offsets_function calibrate;  // over loaded::calibration
+  std::function<std::unique_ptr<session>(cache_settings const&, std::vector<float> key_offsets)>
+    make_session;
+};
+
+loaded_model load_on_cpu(program_options const& options, loaded const& l, checkpoint const& files)
+{
+  struct parts {
+    parts(int num_threads, model_config const& config, checkpoint const& files)
+      : threads{num_threads}, of{config, files, threads}
+    {}
+    thread_pool threads;
+    model of;
+  };
+  auto const shared = std::make_shared<parts>(options.threads, l.config, files);
+  return {"cpu",
+          [shared, &l] {
+            return calibrate(shared->of, l.calibration, shared->threads,
+                             progress_on_stderr("calibrating key offsets"));
+          },
+          [shared, &l](cache_settings const& settings, std::vector<float> offsets) {
+            return std::make_unique<cpu_session>(shared->of, settings, l.max_tokens,
+                                                 std::move(offsets), shared->threads);
+          }};
+}
+
+loaded_model load_on_gpu([[maybe_unused]] loaded const& l, [[maybe_unused]] checkpoint const& files)
+{
+#if LLAMA3_CUDA
+  int const longest = std::max(l.max_tokens, static_cast<int>(l.calibration.size()));
+  std::shared_ptr<cuda_device> const shared = open_cuda_device(l.config, files, longest);
+  return {"cuda", [shared, &l] { return shared->calibrate(l.calibration); },
+          [shared, &l](cache_settings const& settings, std::vector<float> offsets) {
+            return shared->make_session(settings, l.max_tokens, std::move(offsets));
+          }};
+#else
+  throw std::logic_error("choose_device allows no GPU here");
+#endif
+}
+
+void run_comparison(program_options const& options, loaded const& l, session& reference,
+                    session& compressed, run_report& report)
+{
   report.compared = compare(
-    of, reference, backend, l.input.prompt, l.input.continuation, options.compare,
+    reference, compressed, l.input.prompt, l.input.continuation, options.compare,
     {progress_on_stderr("16-bit cache, reading the prompt"),
      progress_on_stderr("compressed cache, reading the prompt"), progress_on_stderr("comparing")});
   report.new_tokens       = options.compare;
@@ -129,8 +189,8 @@ void run_comparison(program_options const& options, loaded const& l, model& of,
   report.generate_seconds = report.generate_time.total();
 }
 
-void run_generation(program_options const& options, loaded const& l, model& of,
-                    paged_backend& backend, run_report& report)
+void run_generation(program_options const& options, loaded const& l, session& compressed,
+                    run_report& report)
 {
   sampler_options sampling = options.sampling;
   sampling.num_ids         = l.words.size();
@@ -141,17 +201,19 @@ void run_generation(program_options const& options, loaded const& l, model& of,
     std::fflush(stdout);
   };
   std::vector<float> logits;
-  auto position   = 0;
+  auto const read_prompt = [&] {
+    logits = compressed.prompt(l.input.prompt, progress_on_stderr("reading the prompt"));
+    report.prompt_time    = compressed.times();
+    report.prompt_seconds = report.prompt_time.total();
+    compressed.clear_times();
+  };
+  // The prompt first, then one token at a time.
   auto const next = [&](std::vector<token_id> const& tokens) -> logits_view {
-    if (position == 0) {
-      logits                = of.prompt(tokens, backend, progress_on_stderr("reading the prompt"));
-      report.prompt_time    = of.times();
-      report.prompt_seconds = of.times().total();
-      of.clear_times();
+    if (logits.empty()) {
+      read_prompt();
     } else {
-      logits = of.decode(tokens.front(), position, backend);
+      logits = compressed.decode(tokens.front());
     }
-    position += static_cast<int>(tokens.size());
     return logits;
   };
   generation const answer = generate(l.input.prompt, next, choose, l.config.stop_ids,
@@ -162,37 +224,38 @@ void run_generation(program_options const& options, loaded const& l, model& of,
                                      });
   show(stream.finish() + "\n");
   // No new token was asked for, or the prompt fills the context: the report is about the prompt.
-  if (position == 0) { static_cast<void>(next(l.input.prompt)); }
+  if (logits.empty()) { read_prompt(); }
   report.new_tokens       = static_cast<int>(answer.tokens.size());
   report.finish           = std::string{name_of(answer.reason)};
-  report.generate_time    = of.times();
-  report.generate_seconds = of.times().total();
+  report.generate_time    = compressed.times();
+  report.generate_seconds = report.generate_time.total();
 }
 
 int run(program_options const& options)
 {
-  loaded const l = prepare(options);
-  thread_pool threads{options.threads};
+  loaded const l           = prepare(options);
+  device_kind const device = choose_device(options.device);
   checkpoint const files{options.model};
-  model of{l.config, files, threads};
+  loaded_model const of =
+    device == device_kind::cuda ? load_on_gpu(l, files) : load_on_cpu(options, l, files);
 
   std::vector<float> offsets;
   if (!l.calibration.empty()) {
-    offsets = key_offsets(of, files, l.calibration, threads, say,
-                          progress_on_stderr("calibrating key offsets"));
-    of.clear_times();
+    offsets = key_offsets(l.config, files, l.calibration, of.calibrate, say);
   }
-  paged_backend backend{l.config, options.cache, l.max_tokens, std::move(offsets), threads};
+  auto const compressed = of.make_session(options.cache, std::move(offsets));
 
   run_report report;
+  report.device        = of.device;
   report.prompt_tokens = static_cast<int>(l.input.prompt.size());
   if (options.compare > 0) {
-    run_comparison(options, l, of, backend, threads, report);
+    auto const reference = of.make_session(uncompressed_settings(), {});
+    run_comparison(options, l, *reference, *compressed, report);
   } else {
-    run_generation(options, l, of, backend, report);
+    run_generation(options, l, *compressed, report);
   }
-  report.usage = backend.usage();
-  report.cache = backend.options();
+  report.usage = compressed->usage();
+  report.cache = compressed->options();
   fmt::print("{}\n", options.form == report_form::json ? as_json(report) : as_text(report));
   return 0;
 }

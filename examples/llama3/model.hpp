@@ -9,19 +9,16 @@
 #include "llama3/attention_backend.hpp"
 #include "llama3/checkpoint.hpp"
 #include "llama3/model_config.hpp"
+#include "llama3/progress.hpp"
 #include "llama3/rope.hpp"
 #include "llama3/thread_pool.hpp"
 #include "llama3/time_account.hpp"
 #include "llama3/token_id.hpp"
 #include "llama3/weights.hpp"
 
-#include <functional>  // function
 #include <vector>
 
 namespace llama3 {
-
-//! Told after each layer of a prompt how many of them are done.
-using progress_callback = std::function<void(int layers_done, int num_layers)>;
 
 //! A loaded model. It keeps no state of a sequence: that is the backend's, and the caller counts
 //! positions. One thread at a time.
@@ -34,6 +31,7 @@ class model {
   [[nodiscard]] model_config const& config() const noexcept { return config_; }
 
   //! Reads a prompt, positions 0 to ids.size() - 1.
+  //! @param progress  told after each layer
   //! @return [vocab_size] logits after its last token
   //! @throws std::invalid_argument, before any work, if there are no ids or one is outside the
   //!         vocabulary

@@ -35,7 +35,7 @@ CLI::Range zero_or_more()
 //! Text as the options were given, before it means anything.
 struct written {
   std::string prompt, prompt_file, high{"k8v4"}, low{"k4v2"}, policy{"relative"};
-  std::string conditioning{"centred+rotated"}, report{"text"}, calibrate;
+  std::string conditioning{"centred+rotated"}, device{"auto"}, report{"text"}, calibrate;
   float clip{0.0f};
 };
 
@@ -114,7 +114,11 @@ void add_options(CLI::App& app, program_options& o, written& text)
     ->group(group);
 
   group = "Run and report";
-  option("--threads", o.threads, "threads for matrices and cache")
+  option("--device", text.device,
+         "where the model runs: cuda, cpu, or auto: cuda if there is a GPU to run on")
+    ->check(CLI::IsMember({"auto", "cuda", "cpu"}))
+    ->group(group);
+  option("--threads", o.threads, "on the CPU: threads for matrices and cache")
     ->check(CLI::Range(1, 1024))
     ->group(group);
   option("--compare", o.compare,
@@ -138,6 +142,13 @@ auto parsed(char const* option, std::string const& text, Parse parse)
   }
 }
 
+//! @pre text is auto, cuda or cpu
+device_kind device_of(std::string const& text)
+{
+  if (text == "cuda") { return device_kind::cuda; }
+  return text == "cpu" ? device_kind::cpu : device_kind::automatic;
+}
+
 //! Gives the written options their meaning.
 //! @throws std::invalid_argument naming option and legal values
 void interpret(CLI::App const& app, written const& text, program_options& o)
@@ -148,6 +159,7 @@ void interpret(CLI::App const& app, written const& text, program_options& o)
   if (text.low != "none") { o.cache.low = parsed("--low", text.low, format_of); }
   o.cache.policy       = parsed("--policy", text.policy, diffkv::parse_policy);
   o.cache.conditioning = parsed("--conditioning", text.conditioning, diffkv::parse_conditioning);
+  o.device             = device_of(text.device);
   o.form               = text.report == "json" ? report_form::json : report_form::text;
   if (app.count("--clip") != 0 && text.clip != 0.0f) {
     if (!(text.clip > 0.0f && text.clip <= 1.0f)) {

@@ -4,8 +4,8 @@
 
 //! @file
 //! The command line of the decode loop.
-//! Read before this: llama3/paged_backend.hpp.  Read next: llama3/main.cpp.
-#include "llama3/paged_backend.hpp"
+//! Read before this: llama3/cache_settings.hpp, llama3/sampler.hpp.  Read next: llama3/main.cpp.
+#include "llama3/cache_settings.hpp"
 #include "llama3/sampler.hpp"
 #include "llama3/thread_pool.hpp"
 
@@ -18,6 +18,9 @@ namespace llama3 {
 
 enum class report_form { text, json };
 
+//! Where the model runs; automatic: on a GPU if there is one that the program has code for.
+enum class device_kind { automatic, cuda, cpu };
+
 struct program_options {
   std::filesystem::path model;
   std::string prompt;      //!< the text, wherever it came from
@@ -29,9 +32,10 @@ struct program_options {
   cache_settings cache{};
   sampler_options sampling{};
   std::optional<std::filesystem::path> calibration_text{};
-  int threads      = thread_pool::default_threads();
-  int compare      = 0;  //!< tokens to force through both caches; 0: generate instead
-  report_form form = report_form::text;
+  device_kind device = device_kind::automatic;
+  int threads        = thread_pool::default_threads();
+  int compare        = 0;  //!< tokens to force through both caches; 0: generate instead
+  report_form form   = report_form::text;
 };
 
 //! Parses the command line and reads the prompt (from its file or standard input).

@@ -4,39 +4,18 @@
 
 //! @file
 //! The model's keys and values in diffkv pages: the whole use of the library in one class.
-//! Read before this: llama3/attention_backend.hpp, diffkv/cache/kv_cache.hpp.
-//! Read next: llama3/comparison.hpp.
+//! Read before this: llama3/attention_backend.hpp, llama3/cache_settings.hpp,
+//! diffkv/cache/kv_cache.hpp.  Read next: llama3/cpu_session.hpp.
 #include "llama3/attention_backend.hpp"
+#include "llama3/cache_settings.hpp"
 #include "llama3/model_config.hpp"
 #include "llama3/thread_pool.hpp"
 
 #include <diffkv/cache/kv_cache.hpp>
-#include <diffkv/policy/any_policy.hpp>
 
-#include <optional>
 #include <vector>
 
 namespace llama3 {
-
-//! How the cache of one run compresses.
-struct cache_settings {
-  diffkv::format_spec high               = diffkv::k8v4::spec;
-  std::optional<diffkv::format_spec> low = diffkv::k4v2::spec;
-  diffkv::policy_kind policy             = diffkv::policy_kind::relative;
-  diffkv::thresholds limits              = {2.0f, 0.0f};
-  int budget                             = 256;  //!< of the static policy, tokens per row
-  int window                             = 64;
-  int score_every                        = 4;
-  diffkv::conditioning conditioning = diffkv::conditioning::centred | diffkv::conditioning::rotated;
-  std::optional<float> clip{};  //!< of 2-bit and 1-bit codes; none: the library's default
-};
-
-//! 16-bit pages, nothing conditioned, nothing pruned: what a compressed cache is compared with.
-[[nodiscard]] cache_settings uncompressed_settings();
-
-//! Whether a cache of these settings can be, before there is one.
-//! @throws diffkv::invalid_argument or std::runtime_error as the constructor of paged_backend does
-void check_settings(model_config const& config, cache_settings const& settings, int max_tokens);
 
 //! One sequence in diffkv pages. A new prompt begins a new sequence.
 class paged_backend final : public attention_backend {

@@ -3,13 +3,16 @@
 #pragma once
 
 //! @file
-//! How far a long piece of work is, on standard error.
-//! Read before this: llama3/model.hpp.  Read next: llama3/main.cpp.
-#include "llama3/model.hpp"  // progress_callback
+//! How far a long piece of work is: told by who does it, shown on standard error.
+//! Read next: llama3/model.hpp, llama3/session.hpp.
 
+#include <functional>  // function
 #include <string>
 
 namespace llama3 {
+
+//! Told after each step, such as a layer of a prompt, how many of them are done.
+using progress_callback = std::function<void(int done, int all)>;
 
 //! On a terminal one line that is written anew; elsewhere (a file, a log) one line per tenth.
 [[nodiscard]] progress_callback progress_on_stderr(std::string const& what);

@@ -15,15 +15,20 @@ double ratio(double a, double b) { return b > 0.0 ? a / b : 0.0; }
 std::string time_line(char const* what, time_account const& t)
 {
   double const total = t.total();
-  return fmt::format(
-    "  {:<16} {:7.2f} s: matrices {:.0f} %, attention and cache {:.0f} %, other {:.0f} %\n", what,
-    total, 100.0 * ratio(t.matrices, total), 100.0 * ratio(t.attention, total),
-    100.0 * ratio(t.other, total));
+  std::string line   = fmt::format(
+      "  {:<16} {:7.2f} s: matrices {:.0f} %, attention and cache {:.0f} %, other {:.0f} %", what,
+      total, 100.0 * ratio(t.matrices, total), 100.0 * ratio(t.attention, total),
+      100.0 * ratio(t.other, total));
+  if (t.device > 0.0) {
+    line += fmt::format(", on the device {:.0f} %", 100.0 * ratio(t.device, total));
+  }
+  return line + "\n";
 }
 
 nlohmann::json time_json(time_account const& t)
 {
-  return {{"matrices", t.matrices}, {"attention", t.attention}, {"other", t.other}};
+  return {
+    {"matrices", t.matrices}, {"attention", t.attention}, {"other", t.other}, {"device", t.device}};
 }
 
 std::string formats_of(diffkv::cache_options const& cache)
@@ -58,6 +63,7 @@ std::string as_text(run_report const& r)
   std::string text =
     fmt::format("\ndiffkv: {} prompt tokens in {:.2f} s, {} new tokens at {:.1f} tokens/s ({})\n",
                 r.prompt_tokens, r.prompt_seconds, r.new_tokens, r.tokens_per_second(), r.finish);
+  text += fmt::format("  {:<16} {}\n", "device", r.device);
   text += time_line("prompt", r.prompt_time);
   text += time_line("new tokens", r.generate_time);
   text += fmt::format("  {:<16} {} in pages of {} bytes: {} pages\n", "formats",
@@ -82,6 +88,7 @@ std::string as_text(run_report const& r)
 std::string as_json(run_report const& r)
 {
   nlohmann::json json{
+    {"device", r.device},
     {"tokens_per_second", r.tokens_per_second()},
     {"prompt_tokens", r.prompt_tokens},
     {"new_tokens", r.new_tokens},

@@ -6,8 +6,10 @@
 //! What a run says about itself at its end, for people and for scripts.
 //! Read before this: llama3/comparison.hpp.  Read next: llama3/main.cpp.
 #include "llama3/comparison.hpp"
-#include "llama3/paged_backend.hpp"
 #include "llama3/time_account.hpp"
+
+#include <diffkv/cache/cache_options.hpp>
+#include <diffkv/cache/sequence_usage.hpp>
 
 #include <optional>
 #include <string>
@@ -15,6 +17,7 @@
 namespace llama3 {
 
 struct run_report {
+  std::string device{};  //!< where the model ran: "cpu" or "cuda"
   int prompt_tokens       = 0;
   int new_tokens          = 0;
   double prompt_seconds   = 0.0;

@@ -9,13 +9,23 @@
 
 namespace llama3 {
 
-//! Seconds spent in a model since the account was last cleared.
+//! Seconds spent in a model since the account was last cleared, each on one entry.
 struct time_account {
   double matrices{0.0};   //!< products with weights
   double attention{0.0};  //!< inside the attention_backend: writing K and V too
   double other{0.0};      //!< embedding, norms, RoPE, SwiGLU
+  double device{0.0};     //!< not split up further: a graph on the GPU does all of it
 
-  [[nodiscard]] double total() const noexcept { return matrices + attention + other; }
+  [[nodiscard]] double total() const noexcept { return matrices + attention + other + device; }
+
+  time_account& operator+=(time_account const& more) noexcept
+  {
+    matrices += more.matrices;
+    attention += more.attention;
+    other += more.other;
+    device += more.device;
+    return *this;
+  }
 };
 
 //! Adds the seconds of its own life to one entry of an account.

@@ -35,8 +35,9 @@ struct fixture {
     said.clear();
     layers_run = 0;
     return key_offsets(
-      *loaded, *files, ids, threads, [&](std::string const& text) { said += text; },
-      [&](int, int) { ++layers_run; });
+      loaded->config(), *files, ids,
+      [&] { return calibrate(*loaded, ids, threads, [&](int, int) { ++layers_run; }); },
+      [&](std::string const& text) { said += text; });
   }
   [[nodiscard]] std::filesystem::path file() const { return folder.path() / offsets_file_name; }
   [[nodiscard]] bool calibrated() const { return layers_run == loaded->config().num_layers; }

@@ -6,6 +6,7 @@
 #include <stdexcept>
 #include <vector>
 
+#include "backend_session.hpp"
 #include "llama3/exact_backend.hpp"
 #include "llama3/sampler.hpp"
 #include "support/catch.hpp"
@@ -13,6 +14,7 @@
 
 namespace {
 using namespace llama3;
+using test::backend_session;
 auto near(double value) { return Catch::Matchers::WithinRel(value, 1e-6); }
 
 model load(test::tiny_model const& tiny, thread_pool& threads)
@@ -107,14 +109,15 @@ TEST_CASE("comparison: means over the positions by hand", "[llama3]")
   CHECK_THAT(c.perplexity_ratio(), near(std::exp((0.5 - 0.1 + 0.2) / 3.0)));
 }
 
-TEST_CASE("comparison: equal backends give exactly 0, whatever follows the prompt", "[llama3]")
+TEST_CASE("comparison: equal sessions give exactly 0, whatever follows the prompt", "[llama3]")
 {
   thread_pool threads{2};
   auto const tiny = test::make_tiny_model({}, 5);
   model of        = load(tiny, threads);
   exact_backend a{tiny.config, threads}, b{tiny.config, threads};
   counting_backend reference{a}, other{b};
-  comparison const c = compare(of, reference, other, prompt, {1, 2}, 6);
+  backend_session first{of, reference}, second{of, other};
+  comparison const c = compare(first, second, prompt, {1, 2}, 6);
   REQUIRE(c.positions.size() == 6);
   for (auto const& p : c.positions) {
     CHECK(p.kl == 0.0);
@@ -150,12 +153,13 @@ TEST_CASE("comparison: forces the continuation, then what the reference finds mo
 
   exact_backend reference{tiny.config, threads};
   forgetful_backend other{tiny.config};
-  int told = 0;
-  comparison const c =
-    compare(of, reference, other, prompt, continuation, 5, {{}, {}, [&](int done, int all) {
-                                                              CHECK(done == ++told);
-                                                              CHECK(all == 5);
-                                                            }});
+  backend_session whole{of, reference}, forgetting{of, other};
+  int told        = 0;
+  auto const tell = [&](int done, int all) {
+    CHECK(done == ++told);
+    CHECK(all == 5);
+  };
+  comparison const c = compare(whole, forgetting, prompt, continuation, 5, {{}, {}, tell});
   CHECK(told == 5);
   REQUIRE(c.positions.size() == 5);
   for (std::size_t i = 0; i < 5; ++i) {
@@ -167,8 +171,9 @@ TEST_CASE("comparison: forces the continuation, then what the reference finds mo
 
   // Without continuation the first forced token is the reference's own.
   exact_backend fresh{tiny.config, threads}, again{tiny.config, threads};
-  token_id const first           = sampler::greedy(of.prompt(prompt, fresh));
-  comparison const greedy        = compare(of, again, other, prompt, {}, 1);
+  token_id const first = sampler::greedy(of.prompt(prompt, fresh));
+  backend_session anew{of, again};
+  comparison const greedy        = compare(anew, forgetting, prompt, {}, 1);
   std::vector<float> const after = of.decode(first, static_cast<int>(prompt.size()), fresh);
   CHECK(greedy.positions.at(0).log_probability ==
         compare_logits(after, after, sampler::greedy(after)).log_probability);

@@ -26,7 +26,7 @@ MODELS = Path(os.environ.get("DIFFKV_MODELS", ROOT / "build" / "models"))
 REAL_MODEL = MODELS / "SmolLM2-135M-Instruct"
 PROGRAM = None
 
-KEYS = {"tokens_per_second", "prompt_tokens", "new_tokens", "kv_bytes_ratio",
+KEYS = {"device", "tokens_per_second", "prompt_tokens", "new_tokens", "kv_bytes_ratio",
         "nominal_bytes_ratio", "tiers", "prompt_seconds", "generate_seconds", "prompt_time",
         "generate_time", "finish", "formats", "page_bytes", "pages", "kv_bytes",
         "kv_bytes_nominal", "kv_bytes_16bit"}  # fmt: skip
