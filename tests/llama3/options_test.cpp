@@ -91,6 +91,7 @@ TEST_CASE("options: defaults are those that the project promises", "[llama3]")
   CHECK(o.sampling.temperature == 0.0);
   CHECK(o.sampling.top_p == 1.0);
   CHECK_FALSE(o.calibration_text);
+  CHECK(o.device == device_kind::automatic);
   CHECK(o.threads >= 1);
 }
 
@@ -197,6 +198,18 @@ TEST_CASE("options: each policy and conditioning has its name", "[llama3]")
   }
 }
 
+TEST_CASE("options: each device has its name", "[llama3]")
+{
+  std::pair<char const*, device_kind> const devices[] = {
+    {"auto", device_kind::automatic}, {"cuda", device_kind::cuda}, {"cpu", device_kind::cpu}};
+  for (auto const& [name, device] : devices) {
+    CAPTURE(name);
+    auto const line = parse_with_model({"--device", name});
+    REQUIRE(line.options);
+    CHECK(line.options->device == device);
+  }
+}
+
 TEST_CASE("options: the paper's own settings are one command line", "[llama3]")
 {
   auto const line =
@@ -235,6 +248,8 @@ TEST_CASE("options: bad values are refused before the prompt is read", "[llama3]
     {"--top-p", "0"},
     {"--top-p", "1.5"},
     {"--seed", "-1"},
+    {"--device", "gpu"},
+    {"--device", ""},
     {"--threads", "0"},
     {"--max-tokens", "-1"},
     {"--max-tokens", "many"},

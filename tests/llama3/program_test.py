@@ -35,10 +35,13 @@ UNCOMPRESSED = ["--high", "k16v16", "--low", "none", "--policy", "paper", "--thr
                 "--threshold-low", "0", "--conditioning", "none"]  # fmt: skip
 
 
-def run(*arguments, input=b""):
+def run(*arguments, input=b"", env=None):
+    """On the CPU, which takes any model and setting, unless the arguments choose a device."""
+    if "--device" not in arguments:
+        arguments = ["--device", "cpu", *arguments]
     return subprocess.run(
-        [PROGRAM, *map(str, arguments)], input=input, capture_output=True, timeout=300, check=False
-    )
+        [PROGRAM, *map(str, arguments)], input=input, capture_output=True, timeout=300, check=False,
+        env=env)  # fmt: skip
 
 
 def alphabet(token):
@@ -61,9 +64,9 @@ class WithModels(unittest.TestCase):
     def folder(self, name):
         return Path(self.work.name) / name
 
-    def answer(self, *arguments, input=b""):
+    def answer(self, *arguments, input=b"", env=None):
         """@return (text before the report, the JSON report, standard error)"""
-        done = run(*arguments, "--report", "json", input=input)
+        done = run(*arguments, "--report", "json", input=input, env=env)
         self.assertEqual(done.returncode, 0, done.stderr)
         text, _, report = done.stdout.decode().rstrip("\n").rpartition("\n")
         return text, json.loads(report), done.stderr.decode()
@@ -75,6 +78,7 @@ class Answers(WithModels):
             "--model", self.alphabet, "--raw", "--prompt", "xyzab", "--max-tokens", "6")
         self.assertEqual(text, "cdefgh")
         self.assertEqual(report.keys(), KEYS)
+        self.assertEqual(report["device"], "cpu")
         self.assertEqual(report["prompt_tokens"], 5)
         self.assertEqual(report["new_tokens"], 6)
         self.assertEqual(report["finish"], "length")
@@ -90,7 +94,7 @@ class Answers(WithModels):
         done = run("--model", self.alphabet, "--raw", "--prompt", "a", "--max-tokens", "3")
         lines = done.stdout.decode().split("\n")
         self.assertEqual(lines[0], "bcd")
-        for words in ["3 new tokens at", "attention and cache", "k8v4 + k4v2 in pages",
+        for words in ["3 new tokens at", "device           cpu", "attention and cache", "k8v4 + k4v2 in pages",
                       "tokens by tier", "KV bytes/token"]:  # fmt: skip
             self.assertTrue(any(words in line for line in lines[1:]), words)
 
@@ -161,7 +165,7 @@ class Answers(WithModels):
             self.folder("utf8"), tiny.weights(lambda t: follows.get(t, ord("!"))))
         once = "é€𝄞\ufffdok\ufffd.!"
         for tokens, expected in [(15, once), (30, 2 * once), (1, "\ufffd"), (4, "é\ufffd")]:
-            command = [PROGRAM, "--model", folder, "--raw", "--prompt", "!", "--max-tokens",
+            command = [PROGRAM, "--device", "cpu", "--model", folder, "--raw", "--prompt", "!", "--max-tokens",
                        str(tokens)]  # fmt: skip
             chunks = []
             with subprocess.Popen(
@@ -203,6 +207,25 @@ class Answers(WithModels):
                         "--threshold-high", "1", "--threshold-low", "0.1", "--budget", "20",
                         "--clip", "0.9", "--score-every", "2", "--threads", "1")  # fmt: skip
                     self.assertEqual(report["new_tokens"], 12)
+
+
+class Devices(WithModels):
+    NO_GPU = os.environ | {"CUDA_VISIBLE_DEVICES": ""}
+
+    def test_a_gpu_that_is_not_there_is_refused_if_it_is_asked_for(self):
+        done = run("--device", "cuda", "--model", self.alphabet, "--raw", "--prompt", "a",
+                   env=self.NO_GPU)  # fmt: skip
+        self.assertEqual((done.returncode, done.stdout), (1, b""))
+        self.assertRegex(done.stderr.decode(), r"^--device cuda: [^\n]+\n$")
+
+    def test_without_a_gpu_auto_is_the_cpu(self):
+        common = ["--model", self.alphabet, "--raw", "--prompt", "a", "--max-tokens", "3",
+                  "--conditioning", "none"]  # fmt: skip
+        text, report, error = self.answer("--device", "auto", *common, env=self.NO_GPU)
+        self.assertEqual((text, report["device"]), ("bcd", "cpu"))
+        self.assertEqual(report["generate_time"].keys(),
+                         {"matrices", "attention", "other", "device"})  # fmt: skip
+        self.assertEqual(error, self.answer("--device", "cpu", *common)[2])
 
 
 class Sampling(WithModels):
@@ -301,6 +324,7 @@ class Refusals(WithModels):
             (r"top-p", "--top-p", "0"),
             (r"temperature", "--temperature", "-1"),
             (r"--report.*text,json", "--report", "xml"),
+            (r"--device.*auto,cuda,cpu", "--device", "gpu"),
             (r"--context 600.*512", "--context", "600"),
             (r"--skip 4.*3 tokens", "--skip", "4"),
             (r"3 tokens.*context holds 2", "--context", "2"),

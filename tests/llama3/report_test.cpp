@@ -17,6 +17,7 @@ using diffkv::test::contains;
 run_report make_report()
 {
   run_report r;
+  r.device                = "cpu";
   r.prompt_tokens         = 90;
   r.new_tokens            = 11;
   r.prompt_seconds        = 2.0;
@@ -56,6 +57,7 @@ TEST_CASE("report: the JSON is one line with every key that scripts rely on", "[
   CHECK(text.find('\n') == std::string::npos);
   auto const json = nlohmann::json::parse(text);
   CHECK_THAT(json.at("tokens_per_second").get<double>(), near(20.0));
+  CHECK(json.at("device") == "cpu");
   CHECK(json.at("prompt_tokens") == 90);
   CHECK(json.at("new_tokens") == 11);
   CHECK_THAT(json.at("kv_bytes_ratio").get<double>(), near(0.56));
@@ -69,6 +71,7 @@ TEST_CASE("report: the JSON is one line with every key that scripts rely on", "[
   CHECK(json.at("finish") == "length");
   CHECK(json.at("formats") == "k8v4 + k4v2");
   CHECK_THAT(json.at("prompt_time").at("attention").get<double>(), near(0.75));
+  CHECK(json.at("prompt_time").at("device") == 0.0);
   CHECK_THAT(json.at("generate_time").at("matrices").get<double>(), near(0.25));
   for (char const* key : {"kl", "agreement", "perplexity_ratio", "positions"}) {
     CHECK_FALSE(json.contains(key));  // only where caches were compared
@@ -103,10 +106,25 @@ TEST_CASE("report: the text tells the same, and where the time went", "[llama3]"
   CHECK_THAT(text, contains("k8v4 + k4v2 in pages of 7168 bytes: 12 pages"));
   CHECK_THAT(text, contains("high 50.0 %, low 30.0 %, pruned 20.0 %"));
   CHECK_THAT(text, contains("real 860 (56.0 % of 16-bit), nominal 374 (24.4 %), 16-bit 1536"));
+  CHECK_THAT(text, contains("device           cpu\n"));
+  CHECK_THAT(text, !contains("on the device"));
   CHECK_THAT(text, !contains("KL"));
   r.cache.has_low       = false;
   r.compared            = comparison{};
   r.compared->positions = {{0.1, true, -1.0, -1.5}, {0.3, false, -2.0, -1.9}};
   CHECK_THAT(as_text(r), contains("k8v4 in pages"));
   CHECK_THAT(as_text(r), contains("KL 0.20000 nats, agreement 50.00 %"));
+}
+
+TEST_CASE("report: time that a device does not split up has a share of its own", "[llama3]")
+{
+  run_report r    = make_report();
+  r.device        = "cuda";
+  r.generate_time = {0.0, 0.0, 0.1, 0.4};
+  CHECK_THAT(as_text(r), contains("device           cuda\n"));
+  CHECK_THAT(as_text(r), contains("0.50 s: matrices 0 %, attention and cache 0 %, other 20 %, "
+                                  "on the device 80 %\n"));
+  auto const json = nlohmann::json::parse(as_json(r));
+  CHECK(json.at("device") == "cuda");
+  CHECK_THAT(json.at("generate_time").at("device").get<double>(), near(0.4));
 }
