@@ -9,10 +9,18 @@ set -euo pipefail
 . "$(dirname "${BASH_SOURCE[0]}")/setup.sh"
 
 need "${build_packages[@]}" "${example_packages[@]}"
-need_cuda headers
+# On the GPU where there is one and a toolkit to build for it; else on the CPU.
+if nvidia-smi -L >/dev/null 2>&1 && has_toolkit; then
+  need_cuda compiler
+  device_args=(-DDIFFKV_BUILD_CUDA=ON -DCMAKE_CUDA_ARCHITECTURES=native
+    "-DLLAMA3_CUDA_CACHES=64x3/k8v4+k4v2/4/centred+rotated;64x3/k16v16/0/none")
+else
+  need_cuda headers
+  device_args=(-DDIFFKV_BUILD_CUDA=OFF)
+fi
 
 configure "$root/build/demo" -DCMAKE_BUILD_TYPE=Release -DDIFFKV_BUILD_TESTS=OFF \
-  -DDIFFKV_BUILD_BENCH=OFF -DDIFFKV_BUILD_CUDA=OFF "${cuda_args[@]}" >&2
+  -DDIFFKV_BUILD_BENCH=OFF "${device_args[@]}" "${cuda_args[@]}" >&2
 cmake --build "$root/build/demo" --target diffkv_llama3 >&2
 
 model_given=no prompt_given=no

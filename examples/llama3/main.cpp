@@ -119,15 +119,25 @@ loaded prepare(program_options const& options)
 }
 
 //! Where the model runs, decided; nothing is loaded yet.
-//! @throws std::runtime_error if the GPU was asked for and cannot be had
-device_kind choose_device(device_kind wanted)
+//! @throws std::runtime_error if the GPU was asked for and cannot be had, or has no code for the cache
+device_kind choose_device(program_options const& options,
+                          [[maybe_unused]] model_config const& config)
 {
-  if (wanted == device_kind::cpu) { return device_kind::cpu; }
+  if (options.device == device_kind::cpu) { return device_kind::cpu; }
   std::string why = "this program was built without its CUDA part";
 #if LLAMA3_CUDA
-  if (cuda_is_usable(why)) { return device_kind::cuda; }
+  if (cuda_is_usable(why)) {
+    try {
+      check_device_settings(config, options.cache);
+      if (options.compare > 0) { check_device_settings(config, uncompressed_settings()); }
+      return device_kind::cuda;
+    } catch (std::invalid_argument const& error) {
+      why = error.what();
+      if (options.device == device_kind::automatic) { say("running on the CPU: " + why); }
+    }
+  }
 #endif
-  if (wanted == device_kind::cuda) { throw std::runtime_error("--device cuda: " + why); }
+  if (options.device == device_kind::cuda) { throw std::runtime_error("--device cuda: " + why); }
   return device_kind::cpu;
 }
 
@@ -234,7 +244,7 @@ void run_generation(program_options const& options, loaded const& l, session& co
 int run(program_options const& options)
 {
   loaded const l           = prepare(options);
-  device_kind const device = choose_device(options.device);
+  device_kind const device = choose_device(options, l.config);
   checkpoint const files{options.model};
   loaded_model const of =
     device == device_kind::cuda ? load_on_gpu(l, files) : load_on_cpu(options, l, files);

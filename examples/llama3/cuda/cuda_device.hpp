@@ -21,6 +21,10 @@ namespace llama3 {
 //! Whether a GPU is there that this program has code for; if not, `why` says what is missing.
 [[nodiscard]] bool cuda_is_usable(std::string& why);
 
+//! Whether there is code for a cache of these settings: before any weight is read.
+//! @throws std::invalid_argument naming the caches that there is code for
+void check_device_settings(model_config const& config, cache_settings const& settings);
+
 //! A loaded model. Its sessions share it: it must outlive them.
 class cuda_device {
  public:

@@ -7,6 +7,8 @@
 //! whole numbers: sums of them are exact in any order, so neither the number of threads nor the batch
 //! can change a token, and both processors choose the same one.
 //! Read next: llama3/cuda/sample_twin.hpp.
+#include "llama3/sampling_options.hpp"
+
 #include <cuda_runtime_api.h>  // __host__, __device__
 
 #include <cmath>    // fmaf, rintf
@@ -14,13 +16,6 @@
 #include <cstring>  // memcpy
 
 namespace llama3 {
-//! How the next token of one sequence is chosen.
-struct sampling {
-  float temperature{0.0f};  //!< 0: greedy; else probabilities are softmax(logits / temperature)
-  float top_p{1.0f};        //!< keep the most likely tokens whose probabilities reach this; (0, 1]
-  std::uint64_t seed{0};
-};
-
 //! Orders logits as unsigned numbers: 0 for those that are never chosen (NaN, -inf), and more for a
 //! larger logit. -0 and +0 are equal.
 [[nodiscard]] __host__ __device__ inline std::uint32_t logit_key(float logit) noexcept

@@ -1,0 +1,98 @@
+// SPDX-FileCopyrightText: 2026 The diffkv authors
+// SPDX-License-Identifier: Apache-2.0
+#include "llama3/cuda/device_cache.hpp"
+
+#include <algorithm>  // find_if
+#include <stdexcept>  // invalid_argument
+
+namespace llama3 {
+namespace {
+
+[[nodiscard]] std::string name_of(diffkv::conditioning set)
+{
+  bool const centred = has(set, diffkv::conditioning::centred);
+  bool const rotated = has(set, diffkv::conditioning::rotated);
+  if (!centred && !rotated) { return "none"; }
+  return std::string{centred ? "centred" : ""} + (centred && rotated ? "+" : "") +
+         (rotated ? "rotated" : "");
+}
+
+}  // namespace
+
+std::string device_cache_kind::name() const
+{
+  std::string text = diffkv::name(high);
+  if (low) { text += "+" + diffkv::name(*low); }
+  text += ", head_dim " + std::to_string(head_dim) + ", group " + std::to_string(group_size) +
+          ", score-every " + std::to_string(score_every) + ", conditioning " +
+          name_of(conditioning);
+  if (fixed_mix) { text += ", fixed mix"; }
+  return text;
+}
+
+diffkv::cache_options device_cache_options(model_config const& config,
+                                           cache_settings const& settings,
+                                           device_cache_setup const& setup,
+                                           std::vector<float> key_offsets)
+{
+  diffkv::cache_options options =
+    cache_options_for(config, settings, setup.max_tokens, std::move(key_offsets));
+  std::uint64_t const pages_of_one = options.num_pages;
+  options.shape.num_slots          = static_cast<std::uint32_t>(setup.num_slots);
+  std::uint64_t pages              = pages_of_one * options.shape.num_slots;
+  if (setup.pool_bytes != 0) {
+    pages = setup.pool_bytes / diffkv::tiers_of(options).high.page_bytes;
+  }
+  DIFFKV_EXPECTS(pages >= 1 && pages <= diffkv::max_pages,
+                 "cache: a pool of " + std::to_string(pages) + " pages is not within 1 .. " +
+                   std::to_string(diffkv::max_pages));
+  options.num_pages = static_cast<std::uint32_t>(pages);
+  return options;
+}
+
+device_cache_kind find_device_cache(model_config const& config, cache_settings const& settings,
+                                    bool fixed_mix)
+{
+  device_cache_kind wanted;
+  wanted.high                                = settings.high;
+  wanted.low                                 = settings.low;
+  wanted.head_dim                            = config.head_dim;
+  wanted.group_size                          = config.group();
+  wanted.score_every                         = settings.score_every;
+  wanted.conditioning                        = settings.conditioning;
+  wanted.fixed_mix                           = fixed_mix;
+  std::string const name                     = wanted.name();
+  std::vector<device_cache_kind> const kinds = device_cache_kinds();
+  auto const found = std::find_if(kinds.begin(), kinds.end(), [&](device_cache_kind const& kind) {
+    return kind.name() == name;  // the name says all that is compiled in
+  });
+  if (found == kinds.end()) {
+    std::string text = "there is no GPU code for a cache of " + name +
+                       "; use --device cpu, or one of those that this program was built for "
+                       "(LLAMA3_CUDA_MODELS, LLAMA3_CUDA_CACHES):";
+    for (device_cache_kind const& kind : kinds) { text += "\n  " + kind.name(); }
+    throw std::invalid_argument(text);
+  }
+  return *found;
+}
+
+calibrate_function find_calibration(model_config const& config)
+{
+  for (device_cache_kind const& kind : device_cache_kinds()) {
+    if (kind.head_dim == config.head_dim) { return kind.calibrate; }
+  }
+  throw std::invalid_argument("there is no GPU code for a head_dim of " +
+                              std::to_string(config.head_dim));
+}
+
+std::unique_ptr<device_cache> make_device_cache(model_config const& config,
+                                                cache_settings const& settings,
+                                                device_cache_setup const& setup,
+                                                std::vector<float> key_offsets, cudaStream_t stream)
+{
+  device_cache_kind const kind = find_device_cache(config, settings, setup.fixed_mix);
+  return kind.make(device_cache_options(config, settings, setup, std::move(key_offsets)), settings,
+                   setup, stream);
+}
+
+}  // namespace llama3

@@ -1,0 +1,129 @@
+// SPDX-FileCopyrightText: 2026 The diffkv authors
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+//! @file
+//! The cache on the GPU as the loop sees it, and the list of caches that this program has code for:
+//! device code knows formats, heads and conditioning at compile time, a command line does not.
+//! Read before this: llama3/cache_settings.hpp.  Read next: llama3/cuda/device_cache_of.cuh.
+#include "llama3/cache_settings.hpp"
+
+#include <diffkv/cache/cache_options.hpp>
+#include <diffkv/cache/sequence_usage.hpp>
+#include <diffkv/pool/claim_request.hpp>
+#include <diffkv/table/batch_ref.hpp>
+
+#include <cuda_fp16.h>
+#include <cuda_runtime_api.h>
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+namespace llama3 {
+
+//! Prompts that go through the layers together, one behind the other. Arrays lie in device memory.
+struct prompt_batch {
+  diffkv::batch_ref slots{};
+  std::int32_t const* lengths      = nullptr;  //!< [slots.capacity]
+  std::int64_t const* first_tokens = nullptr;  //!< [slots.capacity + 1], ascending
+  int num_tokens                   = 0;        //!< of all of them
+  int longest                      = 0;        //!< tokens of the longest
+};
+
+//! What a cache must have room for, beside how it compresses.
+struct device_cache_setup {
+  int num_slots            = 1;
+  int max_tokens           = 0;  //!< of a sequence
+  int prompts              = 1;  //!< of a prompt_batch
+  int prompt_tokens        = 0;  //!< of a prompt_batch, all of them
+  std::uint64_t pool_bytes = 0;  //!< of keys and values; 0: enough for every slot at max_tokens
+  bool fixed_mix = false;  //!< llama3/cuda/fixed_mix_policy.hpp instead of the settings' policy
+};
+
+//! Keys and values of all sequences in diffkv pages. Every call is ordered in `stream`, does not wait,
+//! and may be captured in a graph; arrays are packed, [tokens, heads, head_dim].
+class device_cache {
+ public:
+  virtual ~device_cache() = default;
+
+  [[nodiscard]] virtual diffkv::cache_options const& options() const = 0;
+
+  //! Claims pages for prompts; those that there is no room for are named in `refusals`.
+  virtual void admit(prompt_batch const& prompts, diffkv::refusals_ref refusals,
+                     cudaStream_t stream) = 0;
+  //! Attention of whole prompts in one layer; then their keys and values are compressed.
+  virtual void prompt(int layer, prompt_batch const& prompts, __half const* q, __half const* k,
+                      __half const* v, __half* out, cudaStream_t stream) = 0;
+
+  //! Once per token, before the layers: compaction, a place for the new token, the plan of attention.
+  virtual void begin_step(diffkv::batch_ref const& batch, diffkv::refusals_ref refusals,
+                          cudaStream_t stream) = 0;
+  //! Stores the new token of one layer and attends to all that the layer has.
+  virtual void decode(int layer, diffkv::batch_ref const& batch, __half const* q, __half const* k,
+                      __half const* v, __half* out, cudaStream_t stream) = 0;
+
+  virtual void release(diffkv::batch_ref const& batch, cudaStream_t stream) = 0;
+  //! @param free_pages  out, memory that the device reaches; null: not asked for
+  //! @param usage       [num_slots] out, the same
+  virtual void statistics(std::uint64_t* free_pages, diffkv::sequence_usage* usage,
+                          cudaStream_t stream) = 0;
+};
+
+//! Everything that `settings` and `config` say about a cache of sequences of up to setup.max_tokens.
+//! @throws diffkv::invalid_argument naming what is not legal
+[[nodiscard]] diffkv::cache_options device_cache_options(model_config const& config,
+                                                         cache_settings const& settings,
+                                                         device_cache_setup const& setup,
+                                                         std::vector<float> key_offsets);
+
+//! One layer of a prompt without a cache, for calibration. Arrays in device memory, as prompt() has them.
+struct calibration_layer {
+  int num_q_heads = 0, num_heads = 0, num_tokens = 0;
+  std::int64_t const* first_tokens = nullptr;  //!< [2]: 0 and num_tokens
+  __half const *q = nullptr, *k = nullptr, *v = nullptr;
+  __half* out    = nullptr;  //!< attention of the layer
+  float* offsets = nullptr;  //!< [num_heads, head_dim] mean of the keys
+};
+using calibrate_function = void (*)(calibration_layer const& layer, cudaStream_t stream);
+
+//! A cache that there is code for, and how to make one.
+struct device_cache_kind {
+  diffkv::format_spec high{};
+  std::optional<diffkv::format_spec> low{};
+  int head_dim                      = 0;
+  int group_size                    = 0;
+  int score_every                   = 0;
+  diffkv::conditioning conditioning = diffkv::conditioning::none;
+  bool fixed_mix = false;  //!< llama3/cuda/fixed_mix_policy.hpp instead of a real one
+
+  std::unique_ptr<device_cache> (*make)(diffkv::cache_options options,
+                                        cache_settings const& settings,
+                                        device_cache_setup const& setup,
+                                        cudaStream_t stream) = nullptr;
+  calibrate_function calibrate = nullptr;  //!< of any model with this head_dim
+
+  //! e.g. "k8v4+k4v2, head_dim 64, group 3, score-every 4, centred+rotated"
+  [[nodiscard]] std::string name() const;
+};
+
+//! All of them; CMake writes the list (LLAMA3_CUDA_MODELS, LLAMA3_CUDA_CACHES).
+[[nodiscard]] std::vector<device_cache_kind> device_cache_kinds();
+
+//! @throws std::invalid_argument naming the caches there is code for, if this one is not among them
+[[nodiscard]] device_cache_kind find_device_cache(model_config const& config,
+                                                  cache_settings const& settings, bool fixed_mix);
+
+//! @throws std::invalid_argument if there is no code for the model's head_dim
+[[nodiscard]] calibrate_function find_calibration(model_config const& config);
+
+//! @throws std::invalid_argument as find_device_cache; diffkv::invalid_argument; diffkv::cuda_error
+//! @stream waits
+[[nodiscard]] std::unique_ptr<device_cache> make_device_cache(model_config const& config,
+                                                              cache_settings const& settings,
+                                                              device_cache_setup const& setup,
+                                                              std::vector<float> key_offsets,
+                                                              cudaStream_t stream);
+
+}  // namespace llama3

@@ -1,0 +1,109 @@
+// SPDX-FileCopyrightText: 2026 The diffkv authors
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+//! @file
+//! Owners of what the GPU's runtime hands out: arrays, a stream, an event.
+//! Read next: llama3/cuda/device_weights.hpp.
+#include <diffkv/core/device_memory.hpp>
+
+#include <cstdint>
+#include <utility>  // exchange
+#include <vector>
+
+namespace llama3 {
+
+//! Page-locked host memory: both processors reach it, copies from it need not wait.
+struct pinned_resource {
+  static constexpr bool is_host_accessible = true;
+
+  [[nodiscard]] void* allocate(std::size_t bytes, std::size_t)
+  {
+    void* p = nullptr;
+    DIFFKV_CUDA_TRY(cudaMallocHost(&p, bytes));
+    return p;
+  }
+  void deallocate(void* p, std::size_t, std::size_t) noexcept
+  {
+    static_cast<void>(cudaFreeHost(p));
+  }
+};
+
+template <class T>
+using device_array = diffkv::buffer<T, diffkv::cuda_async_resource>;
+template <class T>
+using pinned_array = diffkv::buffer<T, pinned_resource>;
+
+//! `size` elements in device memory, not written to yet; ordered in `stream`.
+template <class T>
+[[nodiscard]] device_array<T> make_array(std::int64_t size, cudaStream_t stream)
+{
+  return device_array<T>{static_cast<std::size_t>(size), diffkv::cuda_async_resource{stream}};
+}
+
+//! A stream of the current device that does not wait for the default stream.
+class gpu_stream {
+ public:
+  gpu_stream() { DIFFKV_CUDA_TRY(cudaStreamCreateWithFlags(&stream_, cudaStreamNonBlocking)); }
+  gpu_stream(gpu_stream const&)            = delete;
+  gpu_stream& operator=(gpu_stream const&) = delete;
+  ~gpu_stream() { static_cast<void>(cudaStreamDestroy(stream_)); }
+
+  [[nodiscard]] cudaStream_t get() const noexcept { return stream_; }
+  void wait() const { DIFFKV_CUDA_TRY(cudaStreamSynchronize(stream_)); }
+
+ private:
+  cudaStream_t stream_ = nullptr;
+};
+
+//! A point in a stream that the host can wait for.
+class gpu_event {
+ public:
+  gpu_event() { DIFFKV_CUDA_TRY(cudaEventCreateWithFlags(&event_, cudaEventDisableTiming)); }
+  gpu_event(gpu_event&& other) noexcept : event_{std::exchange(other.event_, nullptr)} {}
+  gpu_event& operator=(gpu_event&& other) noexcept
+  {
+    std::swap(event_, other.event_);
+    return *this;
+  }
+  gpu_event(gpu_event const&)            = delete;
+  gpu_event& operator=(gpu_event const&) = delete;
+  ~gpu_event()
+  {
+    if (event_ != nullptr) { static_cast<void>(cudaEventDestroy(event_)); }
+  }
+
+  void record(cudaStream_t stream) { DIFFKV_CUDA_TRY(cudaEventRecord(event_, stream)); }
+  void wait() const { DIFFKV_CUDA_TRY(cudaEventSynchronize(event_)); }
+
+ private:
+  cudaEvent_t event_ = nullptr;
+};
+
+//! `values` in device memory. The copy is ordered in `stream`; `values` may go at once, as pageable
+//! memory is staged before the call returns.
+template <class T>
+[[nodiscard]] device_array<T> to_device(std::vector<T> const& values, cudaStream_t stream)
+{
+  auto there = make_array<T>(static_cast<std::int64_t>(values.size()), stream);
+  if (!values.empty()) {
+    DIFFKV_CUDA_TRY(cudaMemcpyAsync(there.data(), values.data(), values.size() * sizeof(T),
+                                    cudaMemcpyHostToDevice, stream));
+  }
+  return there;
+}
+
+//! Waits for `stream`.
+template <class T>
+[[nodiscard]] std::vector<T> to_host(T const* from, std::size_t count, cudaStream_t stream)
+{
+  std::vector<T> here(count);
+  if (count > 0) {
+    DIFFKV_CUDA_TRY(
+      cudaMemcpyAsync(here.data(), from, count * sizeof(T), cudaMemcpyDeviceToHost, stream));
+  }
+  DIFFKV_CUDA_TRY(cudaStreamSynchronize(stream));
+  return here;
+}
+
+}  // namespace llama3

@@ -1,0 +1,44 @@
+# SPDX-FileCopyrightText: 2026 The diffkv authors
+# SPDX-License-Identifier: Apache-2.0
+
+# Adds the loop on the GPU to the target `llama3`: its sources, and one file of device code for each of
+# LLAMA3_CUDA_CACHES.
+file(GLOB sources CONFIGURE_DEPENDS cuda/*.cpp cuda/*.cu)
+set(declarations "")
+set(calls "")
+set(number 0)
+foreach(cache IN LISTS LLAMA3_CUDA_CACHES)
+  if(NOT cache MATCHES
+     "^([0-9]+)x([0-9]+)/(k[0-9]+v[0-9]+)(\\+(k[0-9]+v[0-9]+))?/([0-4])/([a-z+]+)(/fixed)?$")
+    message(FATAL_ERROR "LLAMA3_CUDA_CACHES: '${cache}' is not "
+      "HEAD_DIMxGROUP/HIGH[+LOW]/SCORE_EVERY/CONDITIONING[/fixed], such as "
+      "64x3/k8v4+k4v2/4/centred+rotated")
+  endif()
+  set(head_dim ${CMAKE_MATCH_1})
+  set(group_size ${CMAKE_MATCH_2})
+  set(high ${CMAKE_MATCH_3})
+  set(low void)
+  if(CMAKE_MATCH_5)
+    set(low diffkv::${CMAKE_MATCH_5})
+  endif()
+  set(score_every ${CMAKE_MATCH_6})
+  string(REGEX REPLACE "([a-z]+)" "diffkv::conditioning::\\1" conditioning ${CMAKE_MATCH_7})
+  string(REPLACE "+" " | " conditioning ${conditioning})
+  set(policy diffkv::any_policy)
+  if(CMAKE_MATCH_8)
+    set(policy fixed_mix_policy)
+  endif()
+  set(source ${CMAKE_CURRENT_BINARY_DIR}/device_cache_kind_${number}.cu)
+  configure_file(cuda/device_cache_kind.cu.in ${source} @ONLY)
+  list(APPEND sources ${source})
+  string(APPEND declarations "device_cache_kind device_cache_kind_${number}();\n")
+  string(APPEND calls "device_cache_kind_${number}(), ")
+  math(EXPR number "${number} + 1")
+endforeach()
+configure_file(cuda/device_cache_kinds.cpp.in ${CMAKE_CURRENT_BINARY_DIR}/device_cache_kinds.cpp
+  @ONLY)
+list(APPEND sources ${CMAKE_CURRENT_BINARY_DIR}/device_cache_kinds.cpp)
+
+target_sources(llama3 PRIVATE ${sources})
+target_compile_definitions(llama3 PUBLIC LLAMA3_CUDA=1)
+target_link_libraries(llama3 PUBLIC CUDA::cublas CUDA::cudart)
