@@ -4,13 +4,12 @@
 
 //! @file
 //! What a layer computes on the device between matrix products and attention, and the choice of a
-//! token. All of it holds for each function:
-//! @pre    matrices are row-major in device memory, of the device that is current; outputs do not
-//!         overlap inputs. Any width and alignment works; it is fast if widths are multiples of 8 and
-//!         matrices begin at multiples of 16 bytes
+//! token. Each function keeps to this:
+//! @pre    matrices are row-major, in memory of the current device; outputs do not overlap inputs.
+//!         Any width and alignment will do; fast are widths that are multiples of 8 and matrices
+//!         that begin at multiples of 16 bytes
 //! @throws std::invalid_argument for counts below 0, diffkv::cuda_error if the launch fails
-//! @stream ordered in `stream`, does not wait, may be captured in a graph; nothing is launched for 0
-//!         tokens
+//! @stream ordered in `stream`, does not wait, may be captured in a graph; 0 tokens launch nothing
 //! @cost   one kernel, no allocation; it may start while the kernel in front is ending, and reads
 //!         nothing before that one has ended
 //! @error  sums and products in f32; results of f16 are rounded to nearest, and saturate at +-65504
@@ -50,8 +49,8 @@ void embed(__half const* table, token_id const* ids, int num_tokens, int width, 
 void rms_norm(float const* hidden, float const* weight, int num_tokens, int width, float epsilon,
               __half* out, cudaStream_t stream);
 
-//! Adds the bias, rotates q and k to their positions in the half-split order of llama3/rope.hpp, and
-//! gives q, k and v matrices of their own.
+//! Adds the bias, rotates q and k to their positions in the half-split order of llama3/rope.hpp,
+//! and gives q, k and v matrices of their own.
 //! @param[in]  qkv        [num_tokens, heads.qkv_rows()] f32
 //! @param[in]  bias       [heads.qkv_rows()] f32, or null
 //! @param[in]  positions  [num_tokens], each in 0 .. max_positions - 1
@@ -82,16 +81,17 @@ void add_bias(float* x, float const* bias, int num_tokens, int width, cudaStream
 void gather_rows(float const* from, std::int32_t const* rows, int count, int width, float* to,
                  cudaStream_t stream);
 
-//! Chooses the next token of each sequence, as `sample_on_host` (llama3/cuda/sample_twin.hpp) does: a
-//! sequence's token depends on its logits, options and position alone, not on the others.
+//! Chooses the next token of each sequence, as `sample_on_host` (llama3/cuda/sample_twin.hpp) does:
+//! a sequence's token depends on its logits, options and position alone, not on the others.
 //! @param[in]  logits     [n, vocab] f32
 //! @param[in]  num_ids    ids from here on are never chosen; at most vocab is looked at
 //! @param[in]  options    [n]
 //! @param[in]  positions  [n], of the tokens that are chosen
 //! @param[out] ids        [n]; 0 where no logit is left to choose from
 //! @throws std::invalid_argument if vocab is above max_sampled_ids
-//! @cost   one CTA per sequence; greedy reads its logits once, sampling twice to three times, and
-//!         top-p again in each step that narrows down which tokens are kept: 5 as a rule, at most 60
+//! @cost   one CTA per sequence, which reads its logits once if greedy, else three times; top-p
+//!         reads them again in each step that narrows down which tokens are kept, until they fit
+//!         shared memory: a few times as a rule, 60 at most (when most logits are equal)
 void sample(float const* logits, int n, int vocab, int num_ids, sampling const* options,
             std::int32_t const* positions, token_id* ids, cudaStream_t stream);
 }  // namespace llama3

@@ -95,12 +95,25 @@ struct logits_list {
   }
 };
 
-//! Tokens in the order of their logits, cut in three: keys from `high` on are kept, those below `low`
-//! are not, and those between are undecided.
+//! Logits from `low` on and below `high`; NaN is in none.
+struct logit_range {
+  float low, high;
+
+  [[nodiscard]] __device__ bool contains(float logit) const { return logit >= low && logit < high; }
+};
+
+__device__ logit_range range_of(std::uint32_t low_key, std::uint32_t high_key)
+{
+  return {logit_of_key(low_key), logit_of_key(high_key)};
+}
+
+//! Tokens in the order of their logits, cut in three: keys from `high` on are kept, those below
+//! `low` are not, and those between are undecided.
 struct nucleus {
   std::uint32_t low, high;
   share from_low, from_high;  // of all tokens with such keys
 
+  [[nodiscard]] __device__ logit_range undecided() const { return range_of(low, high); }
   [[nodiscard]] __device__ std::uint32_t num_undecided() const
   {
     return from_low.count - from_high.count;
@@ -124,19 +137,19 @@ struct sample_block {
     return token_weight(logit, largest, scale);
   }
 
-  //! Key and id of the greedy choice, the id inverted: the lowest wins. 0: there is none.
+  //! Key and id of the greedy choice, the id inverted: the lowest wins. Key 0: there is none.
   //! @threads the CTA; result valid in all
   __device__ std::uint64_t find_largest() const
   {
-    std::uint32_t best = 0, best_id = 0;
+    float best            = -INFINITY;
+    std::uint32_t best_id = 0;
     row.for_each([&](float logit, int id) {
-      std::uint32_t const key = logit_key(logit);
-      if (key > best) {
-        best    = key;
+      if (logit > best) {
+        best    = logit;
         best_id = static_cast<std::uint32_t>(id);
       }
     });
-    std::uint64_t const mine = best == 0 ? 0 : std::uint64_t{best} << 32 | (0xFFFF'FFFFu - best_id);
+    std::uint64_t const mine = std::uint64_t{logit_key(best)} << 32 | (0xFFFF'FFFFu - best_id);
     std::uint64_t const most = block_max{smem.max}.Reduce(
       mine, [](std::uint64_t a, std::uint64_t b) { return a > b ? a : b; });
     if (threadIdx.x == 0) { smem.largest = most; }
@@ -155,14 +168,13 @@ struct sample_block {
     return total;
   }
 
-  //! The tokens of `source` with keys in [low, high).
+  //! The tokens of `source` in a range.
   template <class Source>
-  __device__ share between(Source const& source, std::uint32_t low, std::uint32_t high) const
+  __device__ share within(Source const& source, logit_range range) const
   {
     share mine;
     source.for_each([&](float logit, auto...) {
-      std::uint32_t const key = logit_key(logit);
-      if (key >= low && key < high) {
+      if (range.contains(logit)) {
         mine.weight += weight(logit);
         ++mine.count;
       }
@@ -183,7 +195,7 @@ struct sample_block {
         middle = logit_key(0.5f * logit_of_key(n.low) + 0.5f * logit_of_key(n.high));
         middle = min(max(middle, n.low + 1), n.high - 1);
       }
-      share const from_middle = n.from_high + between(source, middle, n.high);
+      share const from_middle = n.from_high + within(source, range_of(middle, n.high));
       if (from_middle.weight >= wanted) {
         n.low      = middle;
         n.from_low = from_middle;
@@ -195,13 +207,13 @@ struct sample_block {
   }
 
   //! Copies the undecided tokens, at most num_in_shared, to shared memory.
-  __device__ logits_list undecided(nucleus const& n) const
+  __device__ logits_list list_undecided(nucleus const& n) const
   {
     if (threadIdx.x == 0) { smem.num_logits = 0; }
     __syncthreads();
+    logit_range const range = n.undecided();
     row.for_each([&](float logit, int) {
-      std::uint32_t const key = logit_key(logit);
-      if (key >= n.low && key < n.high) { smem.logits[atomicAdd(&smem.num_logits, 1)] = logit; }
+      if (range.contains(logit)) { smem.logits[atomicAdd(&smem.num_logits, 1)] = logit; }
     });
     __syncthreads();
     return {smem.logits, smem.num_logits};
@@ -263,31 +275,29 @@ struct sample_block {
     // What lies further below than this has no weight.
     float const lowest = fmaxf(largest + (lightest_exponent - 4.0f) / scale, -FLT_MAX);
     nucleus n{logit_key(lowest), best_key + 1, {}, {}};
-    n.from_low                 = between(row, n.low, n.high);
+    n.from_low                 = within(row, n.undecided());
     std::uint64_t const wanted = wanted_weight(n.from_low.weight, options.top_p);
     if (wanted == n.from_low.weight) {
       return find_in_order(scaled_word(word, wanted),
                            [&](float logit, int) { return weight(logit); });
     }
     narrow(row, wanted, num_in_shared, n);
-    if (!n.is_decided()) { narrow(undecided(n), wanted, 1, n); }
+    if (!n.is_decided()) { narrow(list_undecided(n), wanted, 1, n); }
 
     // What is left between has one weight: as many as are wanted are kept, the lowest ids first.
     std::uint64_t const each = (n.from_low.weight - n.from_high.weight) / n.num_undecided();
     std::uint64_t const kept = (wanted - n.from_high.weight + each - 1) / each;
+    logit_range const edge   = n.undecided();
     int last                 = row.count;
     if (kept < n.num_undecided()) {
-      last = find_in_order(kept - 1, [&](float logit, int) {
-        std::uint32_t const key = logit_key(logit);
-        return std::uint64_t{key >= n.low && key < n.high};
-      });
+      last = find_in_order(kept - 1,
+                           [&](float logit, int) { return std::uint64_t{edge.contains(logit)}; });
     }
-    return find_in_order(scaled_word(word, n.from_high.weight + kept * each),
-                         [&](float logit, int id) {
-                           std::uint32_t const key = logit_key(logit);
-                           bool const is_kept      = key >= n.high || (key >= n.low && id <= last);
-                           return is_kept ? weight(logit) : std::uint64_t{0};
-                         });
+    return find_in_order(
+      scaled_word(word, n.from_high.weight + kept * each), [&](float logit, int id) {
+        bool const is_kept = logit >= edge.high || (logit >= edge.low && id <= last);
+        return is_kept ? weight(logit) : std::uint64_t{0};
+      });
   }
 };
 

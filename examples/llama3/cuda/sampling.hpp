@@ -4,7 +4,7 @@
 
 //! @file
 //! The arithmetic of sampling, one definition for the kernel and its host twin. Probabilities are
-//! whole numbers: sums of them are exact in any order, so neither the number of threads nor the batch
+//! whole numbers: their sums are exact in any order, so neither the number of threads nor the batch
 //! can change a token, and both processors choose the same one.
 //! Read next: llama3/cuda/sample_twin.hpp.
 #include "llama3/sampling_options.hpp"
@@ -74,7 +74,8 @@ inline constexpr float lightest_exponent = -60.0f;
   power             = ::fmaf(power, rest, 2.40226507e-1f);
   power             = ::fmaf(power, rest, 6.93147181e-1f);
   power             = ::fmaf(power, rest, 1.0f);
-  return static_cast<std::uint64_t>(power * 0x1p44f) >> -static_cast<int>(whole);
+  auto const units  = static_cast<std::uint32_t>(power * 0x1p30f);  // exact
+  return std::uint64_t{units} << 14 >> -static_cast<int>(whole);
 }
 
 //! The weight that top-p must reach, of a sum of weights: at least one unit.
