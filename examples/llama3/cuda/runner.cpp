@@ -2,7 +2,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "llama3/cuda/runner.hpp"
 
-#include <algorithm>    // max
+#include <algorithm>    // max, min
 #include <type_traits>  // remove_pointer_t
 #include <utility>      // move
 
@@ -79,10 +79,7 @@ runner::runner(device_model& of, std::unique_ptr<device_cache> cache,
 
 runner::~runner() { static_cast<void>(cudaStreamSynchronize(stream_)); }
 
-int runner::most_rows() const noexcept
-{
-  return std::max(padded(setup_.num_slots), setup_.prompts);
-}
+int runner::most_rows() const noexcept { return std::max(setup_.num_slots, setup_.prompts); }
 
 int runner::padded(int count) noexcept
 {
@@ -218,7 +215,7 @@ void runner::step(std::vector<std::uint32_t> const& slots)
     upload_to(batch_.data(), batch, stream_);
     current_ = slots;
   }
-  int const capacity = padded(static_cast<int>(slots.size()));
+  int const capacity = std::min(padded(static_cast<int>(slots.size())), setup_.num_slots);
   if (!use_graphs_) {
     run_step(capacity);
   } else {
