@@ -7,7 +7,8 @@
 #   scripts/test_gpu.sh                      builds build/gpu-test for the GPU of this machine first
 #   scripts/test_gpu.sh --build FOLDER       a folder that cmake has configured
 #   scripts/test_gpu.sh --binary PATH        a program built elsewhere; nothing else is needed. More of
-#                                            them may follow; compute-sanitizer looks at the first
+#                                            them may follow; compute-sanitizer looks at those whose
+#                                            names end in device_tests
 #   scripts/test_gpu.sh --no-sanitizer ...   the tests alone
 set -euo pipefail
 here="$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)"
@@ -41,15 +42,20 @@ else
   . "$here/setup.sh"
   if [ -z "$folder" ]; then
     folder="$root/build/gpu-test"
-    need "${build_packages[@]}" catch2
+    need "${build_packages[@]}" "${example_packages[@]}" catch2
     need_cuda compiler
     configure "$folder" -DCMAKE_BUILD_TYPE=Release -DCMAKE_CUDA_ARCHITECTURES=native \
-      -DDIFFKV_BUILD_EXAMPLES=OFF -DDIFFKV_WERROR=ON "${cuda_args[@]}"
+      -DDIFFKV_BUILD_BENCH=OFF -DDIFFKV_WERROR=ON "${cuda_args[@]}"
   fi
-  cmake --build "$folder" --target diffkv_device_tests diffkv_other_gpu_tests
+  # The loop of the example is tested where it is built, which takes cuBLAS.
+  targets=(diffkv_device_tests diffkv_other_gpu_tests)
+  if cmake --build "$folder" --target help | grep -q llama3_device_tests; then
+    targets+=(llama3_device_tests)
+  fi
+  cmake --build "$folder" --target "${targets[@]}"
   ctest --test-dir "$folder" -L gpu --no-tests=error --output-on-failure 2>&1 | tee "$log" || failed=1
   summary="$(grep -E '^[0-9]+% tests passed' "$log" | tail -n 1 || true)"
-  binaries=("$(find "$folder" -name diffkv_device_tests -type f -perm -u+x | head -n 1)")
+  mapfile -t binaries < <(find "$folder" -name '*device_tests' -type f -perm -u+x)
 fi
 summary="${summary:-the tests did not end}"
 
@@ -65,13 +71,16 @@ for tool in "${tools[@]}"; do
     break
   fi
   say "$tool"
-  # Tests provoke errors of calls on purpose; what kernels do is looked at.
-  status=0
-  "$sanitizer" --tool "$tool" --report-api-errors no --print-limit 10 --error-exitcode 9 \
-    "${binaries[0]}" "$sanitized" 2>&1 | tee "$log" || status=1
-  errors="$(sed -n 's/^=* *\(ERROR SUMMARY\|RACECHECK SUMMARY\): *//p' "$log" | head -n 1)"
-  summary+="; $tool ${errors:-did not end}"
-  [ "$status" -eq 0 ] || failed=1
+  for binary in "${binaries[@]}"; do
+    [[ "$binary" == *device_tests ]] || continue
+    # Tests provoke errors of calls on purpose; what kernels do is looked at.
+    status=0
+    "$sanitizer" --tool "$tool" --report-api-errors no --print-limit 10 --error-exitcode 9 \
+      "$binary" "$sanitized" 2>&1 | tee "$log" || status=1
+    errors="$(sed -n 's/^=* *\(ERROR SUMMARY\|RACECHECK SUMMARY\): *//p' "$log" | head -n 1)"
+    summary+="; $tool ${errors:-did not end}"
+    [ "$status" -eq 0 ] || failed=1
+  done
 done
 
 [ "$failed" -eq 0 ] && verdict=passed || verdict=FAILED
