@@ -393,7 +393,7 @@ TEST_CASE("kernels: no tokens is no launch, and fewer are refused", "[llama3][sm
 TEST_CASE("kernels: a captured chain that overlaps gives what waiting between its links gives",
           "[llama3][small]")
 {
-  constexpr int num_tokens = 19, width = 256, rounds = 20;
+  constexpr int num_tokens = 19, width = 256, rounds = 8;
   diffkv::test::random r{11};
   head_counts const heads{2, 1, 64};
   static_assert(head_counts{2, 1, 64}.qkv_rows() == width);
