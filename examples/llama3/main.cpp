@@ -3,17 +3,17 @@
 
 //! @file
 //! The decode loop: a Llama-family model answers a prompt with its keys and values in diffkv pages.
-//! Read before this: llama3/session.hpp, llama3/generate.hpp, llama3/options.hpp. The order of all
-//! files is in README.md.
+//! Read before this: llama3/session.hpp, llama3/generate.hpp, llama3/serve.hpp, llama3/prepare.hpp. The
+//! order of all files is in README.md.
 #include "llama3/calibration.hpp"
-#include "llama3/chat_template.hpp"
 #include "llama3/comparison.hpp"
 #include "llama3/cpu_session.hpp"
 #include "llama3/generate.hpp"
 #include "llama3/options.hpp"
+#include "llama3/prepare.hpp"
 #include "llama3/progress.hpp"
 #include "llama3/report.hpp"
-#include "llama3/tokenizer.hpp"
+#include "llama3/serve.hpp"
 #include "llama3/utf8_stream.hpp"
 #if LLAMA3_CUDA
 #include "llama3/cuda/cuda_device.hpp"
@@ -23,100 +23,14 @@
 
 #include <algorithm>
 #include <cstdio>
-#include <fstream>
 #include <functional>  // function
-#include <iterator>
-#include <memory>  // make_shared, make_unique
+#include <memory>      // make_shared, make_unique
 
 namespace {
 
 using namespace llama3;
 
 void say(std::string const& message) { fmt::print(stderr, "{}\n", message); }
-
-//! What the user's text is as tokens: the prompt, and what comes behind it in the input.
-struct input_tokens {
-  std::vector<token_id> prompt;
-  std::vector<token_id> continuation;
-};
-
-input_tokens tokens_of(program_options const& options, tokenizer const& words)
-{
-  if (!options.raw) {
-    return {load_chat_template(options.model, words).render(words, options.prompt), {}};
-  }
-  std::vector<token_id> const all = words.encode(options.prompt);
-  auto const skip                 = static_cast<std::size_t>(options.skip);
-  if (skip > all.size()) {
-    throw std::invalid_argument(
-      fmt::format("--skip {}: the input has only {} tokens", skip, all.size()));
-  }
-  std::size_t const rest = all.size() - skip;
-  std::size_t const take =
-    options.take == 0 ? rest : std::min(rest, static_cast<std::size_t>(options.take));
-  auto const begin = all.begin() + static_cast<std::ptrdiff_t>(skip);
-  auto const end   = begin + static_cast<std::ptrdiff_t>(take);
-  return {words.with_bos({begin, end}), {end, all.end()}};
-}
-
-//! The text that key offsets are calibrated on.
-std::vector<token_id> calibration_ids(program_options const& options, model_config const& config,
-                                      tokenizer const& words)
-{
-  std::filesystem::path const file = options.calibration_text.value_or(LLAMA3_CALIBRATION_TEXT);
-  std::ifstream in{file, std::ios::binary};
-  std::string text{std::istreambuf_iterator<char>{in}, std::istreambuf_iterator<char>{}};
-  if (text.empty()) {
-    throw file_error(file.string() +
-                     ": cannot be read or is empty; name a text with --calibrate FILE, or use "
-                     "--conditioning rotated, which needs none");
-  }
-  std::vector<token_id> ids = words.with_bos(words.encode(text));
-  std::size_t const longest = static_cast<std::size_t>(std::min(config.max_positions, 2048));
-  ids.resize(std::min(ids.size(), longest));
-  return ids;
-}
-
-//! Everything that is loaded before a token is read.
-struct loaded {
-  model_config config;
-  tokenizer words;
-  input_tokens input;
-  std::vector<token_id> calibration;  // empty unless keys are centred
-  int context;                        // prompt and new tokens at most
-  int max_tokens;                     // of this sequence
-};
-
-//! Loads what is small and refuses what cannot work, before any weight is read.
-loaded prepare(program_options const& options)
-{
-  model_config config = load_model_config(options.model);
-  tokenizer words     = load_tokenizer(options.model);
-  int const context   = options.context == 0 ? config.max_positions : options.context;
-  if (context > config.max_positions) {
-    throw std::invalid_argument(fmt::format(
-      "--context {}: the model was made for {} tokens at most", context, config.max_positions));
-  }
-  input_tokens input = tokens_of(options, words);
-  int const wanted   = options.compare > 0 ? options.compare : options.max_tokens;
-  check_prompt(input.prompt.size(), {wanted, context});
-  auto const prompt = static_cast<int>(input.prompt.size());
-  if (options.compare > 0 && prompt + options.compare > context) {
-    throw std::invalid_argument(
-      fmt::format("--compare {}: with {} prompt tokens that is more than "
-                  "the context of {}",
-                  options.compare, prompt, context));
-  }
-  int const max_tokens = wanted < context - prompt ? prompt + wanted : context;
-  check_context(config, max_tokens);
-  check_settings(config, options.cache, max_tokens);
-  std::vector<token_id> calibration;
-  if (has(options.cache.conditioning, diffkv::conditioning::centred)) {
-    calibration = calibration_ids(options, config, words);
-  }
-  return {std::move(config),      std::move(words), std::move(input),
-          std::move(calibration), context,          max_tokens};
-}
 
 //! Where the model runs, decided; nothing is loaded yet.
 //! @throws std::runtime_error if the GPU was asked for and cannot be had, or has no code for the cache
@@ -133,11 +47,16 @@ device_kind choose_device(program_options const& options,
       return device_kind::cuda;
     } catch (std::invalid_argument const& error) {
       why = error.what();
-      if (options.device == device_kind::automatic) { say("running on the CPU: " + why); }
+      if (options.device == device_kind::automatic && options.requests.empty()) {
+        say("running on the CPU: " + why);
+      }
     }
   }
 #endif
   if (options.device == device_kind::cuda) { throw std::runtime_error("--device cuda: " + why); }
+  if (!options.requests.empty()) {
+    throw std::runtime_error("--requests: many sequences at the same time need a GPU, but " + why);
+  }
   return device_kind::cpu;
 }
 
@@ -147,6 +66,7 @@ struct loaded_model {
   offsets_function calibrate;  // over loaded::calibration
   std::function<std::unique_ptr<session>(cache_settings const&, std::vector<float> key_offsets)>
     make_session;
+  std::function<std::unique_ptr<batch_runner>(std::vector<float> key_offsets)> make_runner;  // GPU
 };
 
 loaded_model load_on_cpu(program_options const& options, loaded const& l, checkpoint const& files)
@@ -167,17 +87,32 @@ loaded_model load_on_cpu(program_options const& options, loaded const& l, checkp
           [shared, &l](cache_settings const& settings, std::vector<float> offsets) {
             return std::make_unique<cpu_session>(shared->of, settings, l.max_tokens,
                                                  std::move(offsets), shared->threads);
-          }};
+          },
+          {}};
 }
 
-loaded_model load_on_gpu([[maybe_unused]] loaded const& l, [[maybe_unused]] checkpoint const& files)
+loaded_model load_on_gpu([[maybe_unused]] program_options const& options,
+                         [[maybe_unused]] loaded const& l, [[maybe_unused]] checkpoint const& files)
 {
 #if LLAMA3_CUDA
-  int const longest = std::max(l.max_tokens, static_cast<int>(l.calibration.size()));
-  std::shared_ptr<cuda_device> const shared = open_cuda_device(l.config, files, longest);
+  constexpr std::size_t most_together = 4096;  // tokens of prompts that are read together
+  std::size_t together                = 0;
+  for (generation_request const& r : l.requests) { together += r.prompt.size(); }
+  runner_size size;
+  size.slots      = std::min(options.batch, static_cast<int>(l.requests.size()));
+  size.max_tokens = l.max_tokens;
+  size.num_ids    = static_cast<int>(l.words.size());
+  size.kv_bytes   = static_cast<std::uint64_t>(options.kv_bytes);
+  int const at_once =
+    std::max({l.max_tokens, static_cast<int>(l.calibration.size()), size.slots + 7,
+              static_cast<int>(std::min(together, most_together))});
+  std::shared_ptr<cuda_device> const shared = open_cuda_device(l.config, files, at_once);
   return {"cuda", [shared, &l] { return shared->calibrate(l.calibration); },
           [shared, &l](cache_settings const& settings, std::vector<float> offsets) {
             return shared->make_session(settings, l.max_tokens, std::move(offsets));
+          },
+          [shared, &options, size](std::vector<float> offsets) {
+            return shared->make_runner(options.cache, size, std::move(offsets));
           }};
 #else
   throw std::logic_error("choose_device allows no GPU here");
@@ -241,17 +176,36 @@ void run_generation(program_options const& options, loaded const& l, session& co
   report.generate_seconds = report.generate_time.total();
 }
 
+void run_requests(program_options const& options, loaded const& l, std::string const& device,
+                  batch_runner& runs)
+{
+  bool const as_lines = options.form == report_form::json;
+  serving_report report =
+    serve(runs, l.words, l.config.stop_ids, l.requests, [&](request_answer const& answer) {
+      fmt::print("{}\n", as_lines ? as_json(answer) : as_text(answer));
+      std::fflush(stdout);
+    });
+  report.device  = device;
+  report.formats = diffkv::name(options.cache.high);
+  if (options.cache.low) { report.formats += " + " + diffkv::name(*options.cache.low); }
+  fmt::print("{}\n", as_lines ? as_json(report) : as_text(report));
+}
+
 int run(program_options const& options)
 {
-  loaded const l           = prepare(options);
+  loaded const l           = prepare(options, LLAMA3_CALIBRATION_TEXT);
   device_kind const device = choose_device(options, l.config);
   checkpoint const files{options.model};
   loaded_model const of =
-    device == device_kind::cuda ? load_on_gpu(l, files) : load_on_cpu(options, l, files);
+    device == device_kind::cuda ? load_on_gpu(options, l, files) : load_on_cpu(options, l, files);
 
   std::vector<float> offsets;
   if (!l.calibration.empty()) {
     offsets = key_offsets(l.config, files, l.calibration, of.calibrate, say);
+  }
+  if (!l.requests.empty()) {
+    run_requests(options, l, of.device, *of.make_runner(std::move(offsets)));
+    return 0;
   }
   auto const compressed = of.make_session(options.cache, std::move(offsets));
 

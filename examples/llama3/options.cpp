@@ -35,7 +35,7 @@ CLI::Range zero_or_more()
 //! Text as the options were given, before it means anything.
 struct written {
   std::string prompt, prompt_file, high{"k8v4"}, low{"k4v2"}, policy{"relative"};
-  std::string conditioning{"centred+rotated"}, device{"auto"}, report{"text"}, calibrate;
+  std::string conditioning{"centred+rotated"}, device{"auto"}, report{"text"}, calibrate, requests;
   float clip{0.0f};
 };
 
@@ -61,10 +61,10 @@ void add_options(CLI::App& app, program_options& o, written& text)
                         "standard input is read")
                    ->group(group);
   prompt->default_str("");
-  option("--prompt-file", text.prompt_file, "file with the prompt")
-    ->excludes(prompt)
-    ->check(CLI::ExistingFile)
-    ->group(group);
+  auto* prompt_file = option("--prompt-file", text.prompt_file, "file with the prompt")
+                        ->excludes(prompt)
+                        ->check(CLI::ExistingFile)
+                        ->group(group);
   app.add_flag("--raw", o.raw, "no chat template: continue the text")->group(group);
   option("--skip", o.skip, "with --raw: leave out so many tokens of the input")
     ->check(zero_or_more<int>())
@@ -110,6 +110,23 @@ void add_options(CLI::App& app, program_options& o, written& text)
   option("--top-p", o.sampling.top_p, "choose from the most likely tokens that reach this share")
     ->group(group);
   option("--seed", o.sampling.seed, "of the random choice; 0 or more")
+    ->check(zero_or_more<std::int64_t>())
+    ->group(group);
+
+  group = "Many prompts at the same time, on a GPU";
+  auto* requests =
+    option("--requests", text.requests, "file with a prompt on each line; all are answered")
+      ->excludes(prompt)
+      ->excludes(prompt_file)
+      ->check(CLI::ExistingFile)
+      ->group(group);
+  option("--batch", o.batch, "sequences at the same time")
+    ->needs(requests)
+    ->check(CLI::Range(1, 1024))
+    ->group(group);
+  option("--kv-bytes", o.kv_bytes,
+         "memory for all keys and values; 0: enough for a whole batch of the longest")
+    ->needs(requests)
     ->check(zero_or_more<std::int64_t>())
     ->group(group);
 
@@ -173,6 +190,15 @@ void interpret(CLI::App const& app, written const& text, program_options& o)
     throw std::invalid_argument(
       "--skip and --prompt-tokens cut the input by tokens: they need --raw");
   }
+  if (!text.requests.empty()) {
+    if (o.skip != 0 || o.take != 0 || o.compare != 0) {
+      throw std::invalid_argument(
+        "--requests: --skip, --prompt-tokens and --compare are about one prompt");
+    }
+    if (o.device == device_kind::cpu) {
+      throw std::invalid_argument("--requests: many sequences at the same time need --device cuda");
+    }
+  }
   auto const& limits = o.cache.limits;
   if (!(limits.low >= 0.0f && limits.high >= limits.low)) {
     throw std::invalid_argument(
@@ -183,8 +209,27 @@ void interpret(CLI::App const& app, written const& text, program_options& o)
   parsed("--temperature, --top-p", "", [&](std::string const&) { return sampler{o.sampling}; });
 }
 
+//! Lines that are not empty.
+std::vector<std::string> read_lines(std::string const& name)
+{
+  std::ifstream file{name, std::ios::binary};
+  std::vector<std::string> lines;
+  for (std::string line; std::getline(file, line);) {
+    if (!line.empty() && line.back() == '\r') { line.pop_back(); }
+    if (!line.empty()) { lines.push_back(line); }
+  }
+  if (lines.empty()) {
+    throw std::invalid_argument(fmt::format("--requests {}: there is no prompt in it", name));
+  }
+  return lines;
+}
+
 void read_prompt(CLI::App const& app, written const& text, program_options& o)
 {
+  if (!text.requests.empty()) {
+    o.requests = read_lines(text.requests);
+    return;
+  }
   if (app.count("--prompt") != 0) {
     o.prompt = text.prompt;
     return;

@@ -13,6 +13,7 @@
 #include <filesystem>
 #include <optional>
 #include <string>
+#include <vector>
 
 namespace llama3 {
 
@@ -23,10 +24,11 @@ enum class device_kind { automatic, cuda, cpu };
 
 struct program_options {
   std::filesystem::path model;
-  std::string prompt;      //!< the text, wherever it came from
-  bool raw       = false;  //!< no chat template
-  int skip       = 0;      //!< tokens of the input before the prompt
-  int take       = 0;      //!< --prompt-tokens: tokens of the prompt; 0: all there are
+  std::string prompt;                   //!< the text, wherever it came from
+  std::vector<std::string> requests{};  //!< prompts of --requests; none: `prompt` is answered
+  bool raw       = false;               //!< no chat template
+  int skip       = 0;                   //!< tokens of the input before the prompt
+  int take       = 0;                   //!< --prompt-tokens: tokens of the prompt; 0: all there are
   int max_tokens = 256;
   int context    = 0;  //!< 0: what the model allows
   cache_settings cache{};
@@ -34,11 +36,14 @@ struct program_options {
   std::optional<std::filesystem::path> calibration_text{};
   device_kind device = device_kind::automatic;
   int threads        = thread_pool::default_threads();
-  int compare        = 0;  //!< tokens to force through both caches; 0: generate instead
-  report_form form   = report_form::text;
+  int batch          = 32;  //!< of requests: sequences at the same time
+  std::int64_t kv_bytes =
+    0;                   //!< of requests: of all keys and values; 0: enough for the whole batch
+  int compare      = 0;  //!< tokens to force through both caches; 0: generate instead
+  report_form form = report_form::text;
 };
 
-//! Parses the command line and reads the prompt (from its file or standard input).
+//! Parses the command line and reads the prompt (from its file or standard input) or the requests.
 //! @return nothing if the program is done (--help, or an error that was printed); `exit_code` says how
 [[nodiscard]] std::optional<program_options> parse_options(int argc, char** argv, int& exit_code);
 

@@ -93,6 +93,9 @@ TEST_CASE("options: defaults are those that the project promises", "[llama3]")
   CHECK_FALSE(o.calibration_text);
   CHECK(o.device == device_kind::automatic);
   CHECK(o.threads >= 1);
+  CHECK(o.requests.empty());
+  CHECK(o.batch == 32);
+  CHECK(o.kv_bytes == 0);
 }
 
 TEST_CASE("options: every option is spelled as promised and arrives", "[llama3]")
@@ -174,6 +177,40 @@ TEST_CASE("options: every option is spelled as promised and arrives", "[llama3]"
   REQUIRE(o.calibration_text);
   CHECK(*o.calibration_text == text);
   CHECK_FALSE(line.input_was_read);
+}
+
+TEST_CASE("options: requests are the lines of a file that are not empty", "[llama3]")
+{
+  test::temporary_folder const folder;
+  auto const file = folder.path() / "requests.txt";
+  std::ofstream{file, std::ios::binary} << "first\n\nsecond one\r\n\r\nlast";
+  std::vector<std::string> const common{"--model", folder.path().string(), "--requests",
+                                        file.string()};
+  auto const with = [&](std::vector<std::string> const& more) {
+    std::vector<std::string> all = common;
+    all.insert(all.end(), more.begin(), more.end());
+    return parse(all);
+  };
+  auto const line = with({"--batch", "5", "--kv-bytes", "5000000000", "--raw"});
+  REQUIRE(line.options);
+  CHECK(line.options->requests == std::vector<std::string>{"first", "second one", "last"});
+  CHECK(line.options->batch == 5);
+  CHECK(line.options->kv_bytes == 5'000'000'000);
+  CHECK_FALSE(line.input_was_read);
+  for (std::vector<std::string> const& more :
+       std::vector<std::vector<std::string>>{{"--prompt", "x"},
+                                             {"--prompt-file", file.string()},
+                                             {"--compare", "5"},
+                                             {"--raw", "--skip", "1"},
+                                             {"--device", "cpu"},
+                                             {"--batch", "0"},
+                                             {"--kv-bytes", "-1"}}) {
+    CAPTURE(more);
+    CHECK_FALSE(with(more).options);
+  }
+  CHECK_FALSE(parse_with_model({"--batch", "4"}).options);  // about requests
+  std::ofstream{file, std::ios::binary} << "\n\n";
+  CHECK(with({}).exit_code == 2);
 }
 
 TEST_CASE("options: each policy and conditioning has its name", "[llama3]")
@@ -260,6 +297,7 @@ TEST_CASE("options: bad values are refused before the prompt is read", "[llama3]
     {"--prompt-tokens", "1"},  // without --raw
     {"--raw", "--skip", "-1"},
     {"--calibrate", "/nowhere/text.txt"},
+    {"--requests", "/nowhere/text.txt"},
     {"--prompt-file", "/nowhere/text.txt"},
     {"--unknown"},
   };

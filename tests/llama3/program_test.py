@@ -218,6 +218,21 @@ class Devices(WithModels):
         self.assertEqual((done.returncode, done.stdout), (1, b""))
         self.assertRegex(done.stderr.decode(), r"^--device cuda: [^\n]+\n$")
 
+    def test_many_requests_need_a_gpu(self):
+        file = self.folder("requests.txt")
+        file.write_bytes(b"a\nb\n")
+        for device, code, said in [("auto", 1, "--requests: .*need a GPU, but "),
+                                   ("cpu", 2, "--requests: .*need --device cuda"),
+                                   ("cuda", 1, "--device cuda: ")]:  # fmt: skip
+            done = run("--device", device, "--model", self.alphabet, "--raw", "--requests", file,
+                       env=self.NO_GPU)  # fmt: skip
+            self.assertEqual((done.returncode, done.stdout), (code, b""))
+            self.assertRegex(done.stderr.decode(), f"^{said}[^\n]*\n$")
+        file.write_bytes(b"\n\r\n")
+        done = run("--device", "auto", "--model", self.alphabet, "--requests", file)
+        self.assertEqual((done.returncode, done.stdout), (2, b""))
+        self.assertRegex(done.stderr.decode(), "--requests .*: there is no prompt in it\n")
+
     def test_without_a_gpu_auto_is_the_cpu(self):
         common = ["--model", self.alphabet, "--raw", "--prompt", "a", "--max-tokens", "3",
                   "--conditioning", "none"]  # fmt: skip
@@ -414,6 +429,46 @@ class RealModel(WithModels):
         common = ["--model", REAL_MODEL, "--prompt", "What is the capital of France?",
                   "--max-tokens", "12"]  # fmt: skip
         self.assertEqual(self.answer(*common)[0], self.answer(*common, *UNCOMPRESSED)[0])
+
+    def serve(self, file, *arguments):
+        """@return (answers by index, the JSON report)"""
+        done = run("--device", "cuda", "--model", REAL_MODEL, "--requests", file, "--report", "json",
+                   *arguments)  # fmt: skip
+        error = done.stderr.decode()
+        if done.returncode != 0 and error.startswith("--device cuda:"):
+            self.skipTest(error.splitlines()[0])
+        self.assertEqual(done.returncode, 0, error)
+        *answers, report = map(json.loads, done.stdout.splitlines())
+        return {answer["index"]: answer for answer in answers}, report
+
+    def test_many_requests_are_answered_at_the_same_time(self):
+        file = self.folder("questions.txt")
+        countries = ["France", "Italy", "Spain", "Japan"]
+        file.write_text("".join(f"What is the capital of {c}?\n\n" for c in countries))
+        answers, report = self.serve(file, "--max-tokens", "48")
+        self.assertEqual(sorted(answers), [1, 2, 3, 4])
+        for index, city in enumerate(["Paris", "Rome", "Madrid", "Tokyo"], 1):
+            self.assertIn(city, answers[index]["text"])
+            self.assertEqual(answers[index]["finish"], "stop")
+        self.assertEqual((report["requests"], report["peak_batch"]), (4, 4))
+        self.assertEqual((report["preemptions"], report["no_memory"]), (0, 0))
+
+    def test_memory_for_half_of_the_requests_finishes_all(self):
+        file = self.folder("texts.txt")
+        file.write_text("".join(f"Chapter {i}. Once upon a time there was\n" for i in range(8)))
+        common = ["--raw", "--max-tokens", "250", *UNCOMPRESSED, "--score-every", "0"]
+        answers, report = self.serve(file, *common)
+        self.assertEqual((len(answers), report["preemptions"]), (8, 0))
+        page_bytes = self.answer(
+            "--model", REAL_MODEL, "--prompt", "a", "--max-tokens", "1", *UNCOMPRESSED)[1]["page_bytes"]
+        less, half = self.serve(file, *common, "--kv-bytes", report["pages"] // 2 * page_bytes)
+        self.assertEqual(sorted(less), list(range(1, 9)))
+        self.assertEqual(half["pages"], report["pages"] // 2)
+        self.assertGreater(half["preemptions"], 0)
+        self.assertEqual(half["preemptions"], sum(a["preemptions"] for a in less.values()))
+        self.assertEqual(half["no_memory"], 0)
+        for answer in less.values():
+            self.assertTrue(answer["finish"] == "stop" or answer["new_tokens"] == 250)
 
 
 if __name__ == "__main__":

@@ -4,7 +4,11 @@
 
 #include "llama3/cuda/convert.hpp"
 #include "llama3/cuda/cuda_session.hpp"
+#include "llama3/cuda/runner.hpp"
 #include "llama3/weights.hpp"
+
+#include <algorithm>  // min
+#include <utility>    // move
 
 namespace llama3 {
 namespace {
@@ -28,6 +32,25 @@ class loaded_device final : public cuda_device {
                                                       std::vector<float> key_offsets) override
   {
     return std::make_unique<cuda_session>(model_, settings, max_tokens, std::move(key_offsets));
+  }
+
+  [[nodiscard]] std::unique_ptr<batch_runner> make_runner(cache_settings const& settings,
+                                                          runner_size const& size,
+                                                          std::vector<float> key_offsets) override
+  {
+    constexpr int most_prompts = 64;  // more of them do not keep a GPU busier
+    DIFFKV_EXPECTS(size.max_tokens <= model_.max_tokens() && size.slots + 7 <= model_.max_tokens(),
+                   "make_runner: the device was opened for " + std::to_string(model_.max_tokens()) +
+                     " tokens at once");
+    device_cache_setup setup;
+    setup.num_slots     = size.slots;
+    setup.max_tokens    = size.max_tokens;
+    setup.prompts       = std::min(size.slots, most_prompts);
+    setup.prompt_tokens = model_.max_tokens();
+    setup.pool_bytes    = size.kv_bytes;
+    auto cache =
+      make_device_cache(model_.config(), settings, setup, std::move(key_offsets), model_.stream());
+    return std::make_unique<runner>(model_, std::move(cache), setup, size.num_ids);
   }
 
  private:
