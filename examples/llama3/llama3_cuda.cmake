@@ -42,3 +42,9 @@ list(APPEND sources ${CMAKE_CURRENT_BINARY_DIR}/device_cache_kinds.cpp)
 target_sources(llama3 PRIVATE ${sources})
 target_compile_definitions(llama3 PUBLIC LLAMA3_CUDA=1)
 target_link_libraries(llama3 PUBLIC CUDA::cublas CUDA::cudart)
+
+# How fast the loop is, with random weights (docs/throughput.md). Its mix of tiers is a cache of its own:
+# -DLLAMA3_CUDA_CACHES="128x4/k8v4+k4v2/4/centred+rotated/fixed;128x4/k16v16/0/none" for Llama3-8B.
+file(GLOB throughput_sources CONFIGURE_DEPENDS throughput/*.cpp)
+add_executable(diffkv_llama3_throughput throughput.cpp ${throughput_sources})
+target_link_libraries(diffkv_llama3_throughput PRIVATE llama3 diffkv_warnings)

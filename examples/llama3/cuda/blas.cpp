@@ -34,7 +34,7 @@ blas::~blas() { static_cast<void>(cublasDestroy(handle_)); }
 void blas::product(device_matrix const& w, __half const* x, int num_tokens, void* y, bool is_half,
                    float keep)
 {
-  if (num_tokens == 0) { return; }
+  if (num_tokens == 0 || left_out_) { return; }
   float const one    = 1.0f;
   auto const rows    = static_cast<int>(w.rows);
   auto const columns = static_cast<int>(w.columns);

@@ -43,12 +43,16 @@ class blas {
   //! The same, added to y.
   void multiply_add(device_matrix const& w, __half const* x, int num_tokens, float* y);
 
+  //! While it is so, nothing is multiplied and y stays as it is: to measure what the rest takes.
+  void leave_out(bool products) noexcept { left_out_ = products; }
+
  private:
   void product(device_matrix const& w, __half const* x, int num_tokens, void* y, bool is_half,
                float keep);
 
   device_array<std::byte> scratch_;
   cublasContext* handle_ = nullptr;
+  bool left_out_         = false;
 };
 
 }  // namespace llama3

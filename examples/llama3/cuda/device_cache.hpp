@@ -53,16 +53,23 @@ class device_cache {
   //! Claims pages for prompts; those that there is no room for are named in `refusals`.
   virtual void admit(prompt_batch const& prompts, diffkv::refusals_ref refusals,
                      cudaStream_t stream) = 0;
-  //! Attention of whole prompts in one layer; then their keys and values are compressed.
-  virtual void prompt(int layer, prompt_batch const& prompts, __half const* q, __half const* k,
-                      __half const* v, __half* out, cudaStream_t stream) = 0;
+  //! Attention of whole prompts in one layer, and the importance of their tokens.
+  virtual void attend_prompt(prompt_batch const& prompts, __half const* q, __half const* k,
+                             __half const* v, __half* out, cudaStream_t stream) = 0;
+  //! Then their keys and values are compressed.
+  virtual void store_prompt(int layer, prompt_batch const& prompts, __half const* k,
+                            __half const* v, cudaStream_t stream) = 0;
 
-  //! Once per token, before the layers: compaction, a place for the new token, the plan of attention.
-  virtual void begin_step(diffkv::batch_ref const& batch, diffkv::refusals_ref refusals,
-                          cudaStream_t stream) = 0;
-  //! Stores the new token of one layer and attends to all that the layer has.
-  virtual void decode(int layer, diffkv::batch_ref const& batch, __half const* q, __half const* k,
-                      __half const* v, __half* out, cudaStream_t stream) = 0;
+  //! Once per token, before the layers: compaction, and a place for the new token.
+  virtual void step(diffkv::batch_ref const& batch, diffkv::refusals_ref refusals,
+                    cudaStream_t stream) = 0;
+  //! Then the plan of attention in all layers.
+  virtual void plan(diffkv::batch_ref const& batch, cudaStream_t stream) = 0;
+  //! Stores the new token of one layer.
+  virtual void append(int layer, diffkv::batch_ref const& batch, __half const* k, __half const* v,
+                      cudaStream_t stream) = 0;
+  //! Each sequence of the plan attends to all that it has in the layer.
+  virtual void attend(int layer, __half const* q, __half* out, cudaStream_t stream) = 0;
 
   virtual void release(diffkv::batch_ref const& batch, cudaStream_t stream) = 0;
   //! @param free_pages  out, memory that the device reaches; null: not asked for

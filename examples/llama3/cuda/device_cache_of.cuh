@@ -3,7 +3,8 @@
 #pragma once
 
 //! @file
-//! The whole use of the library on the GPU in one class: admit, prompt, step, decode, release.
+//! The whole use of the library on the GPU in one class: admit, attend to and store prompts; step,
+//! plan, append, attend; release.
 //! Read before this: llama3/cuda/device_cache.hpp, diffkv/cache/device_kv_cache.cuh.
 //! Read next: llama3/cuda/device_model.hpp.
 #include "llama3/cuda/device_cache.hpp"
@@ -71,8 +72,8 @@ class device_cache_of final : public device_cache {
     cache_.admit(prompts.slots, prompts.lengths, refusals, stream);
   }
 
-  void prompt(int layer, prompt_batch const& prompts, __half const* q, __half const* k,
-              __half const* v, __half* out, cudaStream_t stream) override
+  void attend_prompt(prompt_batch const& prompts, __half const* q, __half const* k, __half const* v,
+                     __half* out, cudaStream_t stream) override
   {
     auto const query = heads_of(q, shape().num_q_heads());
     auto const key   = heads_of(k, shape().num_heads);
@@ -89,9 +90,14 @@ class device_cache_of final : public device_cache {
                                        sums_.data(), stream);
       diffkv::finish_importance(heads, batch, counted_, sums_.data(), importances_.data(), stream);
     }
+  }
+
+  void store_prompt(int layer, prompt_batch const& prompts, __half const* k, __half const* v,
+                    cudaStream_t stream) override
+  {
     diffkv::prompt_source<__half> source;
-    source.key                    = key;
-    source.value                  = value;
+    source.key                    = heads_of(k, shape().num_heads);
+    source.value                  = heads_of(v, shape().num_heads);
     source.importances            = importances_.data();
     source.importance_head_stride = prompts.num_tokens;
     source.first_tokens           = prompts.first_tokens;
@@ -99,23 +105,31 @@ class device_cache_of final : public device_cache {
     cache_.store_prompt(prompts.slots, source, {static_cast<std::uint32_t>(layer), 1}, stream);
   }
 
-  void begin_step(diffkv::batch_ref const& batch, diffkv::refusals_ref refusals,
-                  cudaStream_t stream) override
+  void step(diffkv::batch_ref const& batch, diffkv::refusals_ref refusals,
+            cudaStream_t stream) override
   {
     cache_.step(batch, refusals, stream);
+  }
+
+  void plan(diffkv::batch_ref const& batch, cudaStream_t stream) override
+  {
     diffkv::plan_decode<Config>(cache_.ref(), batch, all_layers(), plan_, stream);
   }
 
-  void decode(int layer, diffkv::batch_ref const& batch, __half const* q, __half const* k,
-              __half const* v, __half* out, cudaStream_t stream) override
+  void append(int layer, diffkv::batch_ref const& batch, __half const* k, __half const* v,
+              cudaStream_t stream) override
   {
-    auto const l = static_cast<std::uint32_t>(layer);
     diffkv::vectors<__half const> const no_query{};  // attention itself keeps it for later scores
-    cache_.append(batch, l, heads_of(k, shape().num_heads), heads_of(v, shape().num_heads),
-                  no_query, stream);
+    cache_.append(batch, static_cast<std::uint32_t>(layer), heads_of(k, shape().num_heads),
+                  heads_of(v, shape().num_heads), no_query, stream);
+  }
+
+  void attend(int layer, __half const* q, __half* out, cudaStream_t stream) override
+  {
     diffkv::decode_attention<Config, Variant>(
-      cache_.ref(), l, cache_.policy(), attention_, plan_, heads_of(q, shape().num_q_heads()),
-      heads_of(out, shape().num_q_heads()), /*lse=*/nullptr, stream);
+      cache_.ref(), static_cast<std::uint32_t>(layer), cache_.policy(), attention_, plan_,
+      heads_of(q, shape().num_q_heads()), heads_of(out, shape().num_q_heads()), /*lse=*/nullptr,
+      stream);
   }
 
   void release(diffkv::batch_ref const& batch, cudaStream_t stream) override

@@ -56,6 +56,9 @@ class device_model {
   //! @stream as run
   void logits(std::int32_t const* rows, int count, float* logits);
 
+  //! While it is so, matrices are not multiplied: to measure what the rest takes.
+  void leave_out_products(bool yes) noexcept { blas_.leave_out(yes); }
+
  private:
   void run_layer(device_layer const& layer, device_tokens const& tokens,
                  attend_function const& attend, int index);

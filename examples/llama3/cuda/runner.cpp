@@ -162,7 +162,8 @@ std::vector<std::optional<token_id>> runner::read_prompts(
   model_.run(
     {batch.num_tokens, device_ids.data(), device_positions.data()},
     [&](int layer, __half const* q, __half const* k, __half const* v, __half* out) {
-      cache_->prompt(layer, batch, q, k, v, out, stream_);
+      cache_->attend_prompt(batch, q, k, v, out, stream_);
+      cache_->store_prompt(layer, batch, k, v, stream_);
     },
     progress);
   model_.logits(device_last_rows.data(), count, logits_.data());
@@ -189,10 +190,12 @@ void runner::run_step(int capacity)
   batch_rows const rows{ids_.data(), batch_positions_.data(), next_positions_.data(),
                         batch_options_.data()};
   load_batch(batch, states, rows, stream_);
-  cache_->begin_step(batch, refusals, stream_);
+  cache_->step(batch, refusals, stream_);
+  cache_->plan(batch, stream_);
   model_.run({capacity, rows.ids, rows.positions},
              [&](int layer, __half const* q, __half const* k, __half const* v, __half* out) {
-               cache_->decode(layer, batch, q, k, v, out, stream_);
+               cache_->append(layer, batch, k, v, stream_);
+               cache_->attend(layer, q, out, stream_);
              });
   model_.logits(nullptr, capacity, logits_.data());
   sample(logits_.data(), capacity, model_.config().vocab_size, num_ids_, rows.options,
@@ -219,9 +222,10 @@ void runner::step(std::vector<std::uint32_t> const& slots)
   if (!use_graphs_) {
     run_step(capacity);
   } else {
-    auto found = graphs_.find(capacity);
+    std::pair const key{graph_family_, capacity};
+    auto found = graphs_.find(key);
     if (found == graphs_.end()) {
-      found = graphs_.emplace(capacity, step_graph{stream_, [&] { run_step(capacity); }}).first;
+      found = graphs_.emplace(key, step_graph{stream_, [&] { run_step(capacity); }}).first;
     }
     found->second.launch(stream_);
   }

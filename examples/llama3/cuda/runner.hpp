@@ -13,6 +13,7 @@
 
 #include <map>
 #include <memory>
+#include <utility>  // pair
 #include <vector>
 
 namespace llama3 {
@@ -63,6 +64,11 @@ class runner final : public batch_runner {
 
   //! Steps are launched one kernel after the other instead of as a graph: the same work, for tests.
   void use_graphs(bool use) noexcept { use_graphs_ = use; }
+  //! Steps from here on replay graphs of their own: for a cache or a model that now does other work than
+  //! when the last ones were captured, in measurements.
+  void use_graph_family(int family) noexcept { graph_family_ = family; }
+  //! Sequences that a graph for so many serves; a cache needs as many slots.
+  [[nodiscard]] static int padded(int count) noexcept;
   //! Overrides the token that a sequence takes in next.
   void set_token(std::uint32_t slot, token_id id);
   //! [sequences, vocab_size] of the last step or prompts, in device memory.
@@ -73,8 +79,6 @@ class runner final : public batch_runner {
  private:
   static constexpr int depth = 4;  // reports that the host may be behind
 
-  //! Sequences that a graph for so many serves.
-  [[nodiscard]] static int padded(int count) noexcept;
   //! Sequences that steps and prompts need room for.
   [[nodiscard]] int most_rows() const noexcept;
   void run_step(int capacity);
@@ -85,7 +89,8 @@ class runner final : public batch_runner {
   device_cache_setup setup_;
   int num_ids_;
   cudaStream_t stream_;
-  bool use_graphs_ = true;
+  bool use_graphs_  = true;
+  int graph_family_ = 0;
 
   // Of each slot, and of each sequence of a batch.
   device_array<token_id> tokens_, ids_, chosen_;
@@ -103,7 +108,7 @@ class runner final : public batch_runner {
   std::vector<int> waiting_;            // sizes of the steps that were not collected, oldest first
   std::uint32_t num_collected_ = 0;
   std::vector<gpu_event> events_;
-  std::map<int, step_graph> graphs_;
+  std::map<std::pair<int, int>, step_graph> graphs_;  // by family and size of the batch
 };
 
 }  // namespace llama3
