@@ -76,6 +76,7 @@ class prefill_case {
 
   attention_options options{};
   importance_queries counted{};
+  detail::prefill_path path = detail::prefill_path::fastest;
 
   [[nodiscard]] std::vector<int> const& lengths() const noexcept { return lengths_; }
   [[nodiscard]] T& query(std::size_t s, int token, std::uint32_t head, int d)
@@ -184,11 +185,11 @@ class prefill_case {
       auto const q        = rows_of(query.data(), nq);
       auto const k        = rows_of(key.data(), nh);
       auto const v        = rows_of(value.data(), nh);
-      prefill_attention<HeadDim, T, Out>(
-        shape_, batch, options, q, k, v,
+      detail::prefill_attention<HeadDim, T, Out>(
+        path, shape_, batch, options, q, k, v,
         vectors<Out>{out.data(), static_cast<std::ptrdiff_t>(pitch(nq)), HeadDim}, lse.data(),
         stream.get());
-      add_importance<HeadDim, T>(shape_, batch, options, counted, q, k, lse.data(), sums.data(),
+      detail::add_importance<HeadDim, T>(path, shape_, batch, options, counted, q, k, lse.data(), sums.data(),
                                  stream.get());
       finish_importance(shape_, batch, counted, sums.data(), importances.data(), stream.get());
       stream.wait();
@@ -219,12 +220,18 @@ class prefill_case {
     }
     return worst;
   }
-  void check(int chunk = 0) const
+  //! The same with what each path answers.
+  void check(int chunk = 0)
   {
-    auto const error = errors(run(chunk), expected());
-    CHECK(error.out <= 1.0);
-    CHECK(error.lse <= 1.0);
-    CHECK(error.importances <= 1.0);
+    auto const right = expected();
+    for (auto const each : {detail::prefill_path::any_gpu, detail::prefill_path::fastest}) {
+      path = each;
+      CAPTURE(static_cast<int>(path));
+      auto const error = errors(run(chunk), right);
+      CHECK(error.out <= 1.0);
+      CHECK(error.lse <= 1.0);
+      CHECK(error.importances <= 1.0);
+    }
   }
 
  private:

@@ -4,15 +4,14 @@
 
 //! @file
 //! Prompt attention over 16-bit keys and values, and the importance of each token.
-//! Read before this: attention/prefill_importance.cuh.  Read next: host/page_codec.hpp.
+//! Read before this: attention/prefill_launch.cuh.  Read next: host/page_codec.hpp.
 //!
 //! Three operations, so that an engine with its own attention can take the other two:
 //! `prefill_attention` gives out and lse, `add_importance` adds what the queries of a launch give
 //! to each token, and `finish_importance` makes importances of the sums. A prompt that comes in
 //! chunks calls the first two for each chunk, and the last one with the last chunk or every time.
 //! No weight is stored: what importance needs is computed again from queries, keys and lse.
-#include <diffkv/attention/prefill_importance.cuh>
-#include <diffkv/attention/prefill_kernel.cuh>
+#include <diffkv/attention/prefill_launch.cuh>
 
 namespace diffkv {
 namespace detail {
@@ -37,14 +36,46 @@ void expect_whole_vectors(vectors<T> const& v, std::int64_t tokens, char const* 
                  std::string{name} + ": its address and strides must be multiples of 16 bytes");
 }
 
-template <class Kernel, class Params>
-void launch_prefill(Kernel kernel, launch_shape const& shape, launch_site site,
-                    Params const& params)
+//! `prefill_attention` on a path of the caller's choice.
+template <int HeadDim, class T, class Out>
+void prefill_attention(prefill_path path, prefill_shape const& shape, prefill_batch const& batch,
+                       attention_options const& options, vectors<T const> query,
+                       vectors<T const> key, vectors<T const> value, vectors<Out> out, float* lse,
+                       launch_site site)
 {
-  device_guard const guard{site.stream};
-  DIFFKV_CUDA_TRY(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
-                                       static_cast<int>(shape.shared_bytes)));
-  launch(kernel, shape, site, params);
+  expect_prefill_types<T, HeadDim>();
+  validate(shape, batch);
+  expect_whole_vectors(query, batch.num_queries, "query");
+  expect_whole_vectors(key, batch.num_queries, "key");
+  expect_whole_vectors(value, batch.num_queries, "value");
+  expect_whole_vectors(out, batch.num_queries, "out");
+  if (batch.capacity == 0 || batch.num_queries == 0) { return; }
+  attend<HeadDim>(path,
+                  prefill_params<T, Out>{batch, prefill_logits::of(options), shape.num_q_heads(),
+                                         shape.group_size, query, key, value, out, lse},
+                  site);
+}
+
+//! `add_importance` on a path of the caller's choice.
+template <int HeadDim, class T>
+void add_importance(prefill_path path, prefill_shape const& shape, prefill_batch const& batch,
+                    attention_options const& options, importance_queries const& counted,
+                    vectors<T const> query, vectors<T const> key, float const* lse, float* sums,
+                    launch_site site)
+{
+  expect_prefill_types<T, HeadDim>();
+  validate(shape, batch);
+  validate(counted);
+  expect_whole_vectors(query, batch.num_queries, "query");
+  expect_whole_vectors(key, batch.num_queries, "key");
+  DIFFKV_EXPECTS(lse != nullptr || batch.num_queries == 0, "lse: is null");
+  DIFFKV_EXPECTS(sums != nullptr || batch.num_queries == 0, "sums: is null");
+  if (batch.capacity == 0 || batch.num_queries == 0) { return; }
+  weigh_tokens<HeadDim>(
+    path,
+    importance_params<T>{batch, prefill_logits::of(options), counted, shape.num_q_heads(),
+                         shape.group_size, query, key, lse, sums},
+    site);
 }
 
 }  // namespace detail
@@ -73,27 +104,8 @@ void prefill_attention(prefill_shape const& shape, prefill_batch const& batch,
                        vectors<T const> key, vectors<T const> value, vectors<Out> out, float* lse,
                        cudaStream_t stream)
 {
-  using tuning = detail::prefill_tuning_sm80<T, HeadDim>;
-  detail::expect_prefill_types<T, HeadDim>();
-  detail::validate(shape, batch);
-  detail::expect_whole_vectors(query, batch.num_queries, "query");
-  detail::expect_whole_vectors(key, batch.num_queries, "key");
-  detail::expect_whole_vectors(value, batch.num_queries, "value");
-  detail::expect_whole_vectors(out, batch.num_queries, "out");
-  if (batch.capacity == 0 || batch.num_queries == 0) { return; }
-  detail::prefill_params<T, Out> const params{batch,
-                                              detail::prefill_logits::of(options),
-                                              shape.num_q_heads(),
-                                              shape.group_size,
-                                              query,
-                                              key,
-                                              value,
-                                              out,
-                                              lse};
-  unsigned const grid =
-    detail::prefill_grid(batch.num_queries, batch.capacity, tuning::queries, shape.num_q_heads());
-  detail::launch_prefill(detail::prefill_attention_kernel<T, Out, HeadDim>,
-                         {grid, tuning::threads, tuning::shared_bytes, true}, stream, params);
+  detail::prefill_attention<HeadDim>(detail::prefill_path::fastest, shape, batch, options, query,
+                                     key, value, out, lse, stream);
 }
 
 //! Adds to `sums` what the queries of a batch give to each earlier token of their sequences: its
@@ -119,28 +131,8 @@ void add_importance(prefill_shape const& shape, prefill_batch const& batch,
                     vectors<T const> query, vectors<T const> key, float const* lse, float* sums,
                     cudaStream_t stream)
 {
-  using tuning = detail::importance_tuning_sm80<T, HeadDim>;
-  detail::expect_prefill_types<T, HeadDim>();
-  detail::validate(shape, batch);
-  detail::validate(counted);
-  detail::expect_whole_vectors(query, batch.num_queries, "query");
-  detail::expect_whole_vectors(key, batch.num_queries, "key");
-  DIFFKV_EXPECTS(lse != nullptr || batch.num_queries == 0, "lse: is null");
-  DIFFKV_EXPECTS(sums != nullptr || batch.num_queries == 0, "sums: is null");
-  if (batch.capacity == 0 || batch.num_queries == 0) { return; }
-  detail::importance_params<T> const params{batch,
-                                            detail::prefill_logits::of(options),
-                                            counted,
-                                            shape.num_q_heads(),
-                                            shape.group_size,
-                                            query,
-                                            key,
-                                            lse,
-                                            sums};
-  unsigned const grid =
-    detail::prefill_grid(batch.key_tokens(), batch.capacity, tuning::keys, shape.num_q_heads());
-  detail::launch_prefill(detail::add_importance_kernel<T, HeadDim>,
-                         {grid, tuning::threads, tuning::shared_bytes, true}, stream, params);
+  detail::add_importance<HeadDim>(detail::prefill_path::fastest, shape, batch, options, counted,
+                                  query, key, lse, sums, stream);
 }
 
 //! The importance of each token of the sequences whose prompt is complete with this batch: the

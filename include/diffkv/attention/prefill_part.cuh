@@ -37,21 +37,20 @@ struct prefill_part {
   }
 };
 
-//! A tile of one sequence; `first` is negative where there is none.
-struct prefill_place {
+//! Where a running number that counts something over all sequences, from the last one to the
+//! first, falls: `index` within the sequence of `part`.
+struct prefill_share {
   prefill_part part{};
-  std::int32_t first = -1;  //!< first query or key of the tile, counted within the sequence
+  std::uint32_t index = 0;
+  std::uint32_t count = 0;  //!< of the sequence
+  bool is_there       = false;
 };
 
-//! Tile `index`, counted over all sequences from the last one to the first.
-//! @param rows_of  rows_of(part) is how many rows of a sequence are cut into tiles
-//! @param rows     of a tile
-//! @param reverse  whether a sequence's tiles are taken from its end
+//! @param count_of  count_of(part) is how many a sequence has
 //! @threads one warp, all lanes; the result is the same in each
-template <class RowsOf>
-[[nodiscard]] __device__ prefill_place find_tile(prefill_batch const& batch, std::uint32_t index,
-                                                 std::int32_t rows, bool reverse,
-                                                 RowsOf const& rows_of) noexcept
+template <class CountOf>
+[[nodiscard]] __device__ prefill_share find_share(prefill_batch const& batch, std::uint32_t index,
+                                                  CountOf const& count_of) noexcept
 {
   std::uint32_t const lane = threadIdx.x % 32;
   for (std::uint32_t done = 0; done < batch.capacity; done += 32) {
@@ -59,32 +58,67 @@ template <class RowsOf>
     if (done + lane < batch.capacity) {
       part = prefill_part::of(batch, batch.capacity - 1 - done - lane);
     }
-    std::int32_t const size   = max_of(rows_of(part), 0);
-    auto const tiles          = static_cast<std::uint32_t>(ceil_div(size, rows));
-    std::uint32_t tiles_until = tiles;
+    std::uint32_t const count = count_of(part);
+    std::uint32_t until       = count;
 #pragma unroll
     for (unsigned step = 1; step < 32; step *= 2) {
-      std::uint32_t const before = __shfl_up_sync(~0u, tiles_until, step);
-      if (lane >= step) { tiles_until += before; }
+      std::uint32_t const before = __shfl_up_sync(~0u, until, step);
+      if (lane >= step) { until += before; }
     }
-    unsigned const beyond = __ballot_sync(~0u, index < tiles_until);
+    unsigned const beyond = __ballot_sync(~0u, index < until);
     if (beyond == 0) {
-      index -= __shfl_sync(~0u, tiles_until, 31);
+      index -= __shfl_sync(~0u, until, 31);
       continue;
     }
-    int const owner                = __ffs(static_cast<int>(beyond)) - 1;
-    std::uint32_t const from_start = index - __shfl_sync(~0u, tiles_until - tiles, owner);
-    std::uint32_t const all        = __shfl_sync(~0u, tiles, owner);
-    prefill_place place;
-    place.part.first_query   = __shfl_sync(~0u, part.first_query, owner);
-    place.part.first_key     = __shfl_sync(~0u, part.first_key, owner);
-    place.part.num_queries   = __shfl_sync(~0u, part.num_queries, owner);
-    place.part.position      = __shfl_sync(~0u, part.position, owner);
-    place.part.prompt_tokens = __shfl_sync(~0u, part.prompt_tokens, owner);
-    place.first = static_cast<std::int32_t>(reverse ? all - 1 - from_start : from_start) * rows;
-    return place;
+    int const owner = __ffs(static_cast<int>(beyond)) - 1;
+    prefill_share share;
+    share.index              = index - __shfl_sync(~0u, until - count, owner);
+    share.count              = __shfl_sync(~0u, count, owner);
+    share.is_there           = true;
+    share.part.first_query   = __shfl_sync(~0u, part.first_query, owner);
+    share.part.first_key     = __shfl_sync(~0u, part.first_key, owner);
+    share.part.num_queries   = __shfl_sync(~0u, part.num_queries, owner);
+    share.part.position      = __shfl_sync(~0u, part.position, owner);
+    share.part.prompt_tokens = __shfl_sync(~0u, part.prompt_tokens, owner);
+    return share;
   }
   return {};
+}
+
+//! How many all sequences have together.  @threads one warp, all lanes
+template <class CountOf>
+[[nodiscard]] __device__ std::uint32_t count_shares(prefill_batch const& batch,
+                                                    CountOf const& count_of) noexcept
+{
+  std::uint32_t count = 0;
+  for (std::uint32_t s = threadIdx.x % 32; s < batch.capacity; s += 32) {
+    count += count_of(prefill_part::of(batch, s));
+  }
+  return __reduce_add_sync(~0u, count);
+}
+
+//! A tile of one sequence; `first` is negative where there is none.
+struct prefill_place {
+  prefill_part part{};
+  std::int32_t first = -1;  //!< first query or key of the tile, counted within the sequence
+};
+
+//! Tile `index`, counted over all sequences from the last one to the first.
+//! @param size_of  size_of(part) is how many rows of a sequence are cut into tiles
+//! @param rows     of a tile
+//! @param reverse  whether a sequence's tiles are taken from its end
+//! @threads one warp, all lanes; the result is the same in each
+template <class SizeOf>
+[[nodiscard]] __device__ prefill_place find_tile(prefill_batch const& batch, std::uint32_t index,
+                                                 std::int32_t rows, bool reverse,
+                                                 SizeOf const& size_of) noexcept
+{
+  prefill_share const share = find_share(batch, index, [&](prefill_part const& part) {
+    return static_cast<std::uint32_t>(ceil_div(max_of(size_of(part), 0), rows));
+  });
+  if (!share.is_there) { return {}; }
+  return {share.part,
+          static_cast<std::int32_t>(reverse ? share.count - 1 - share.index : share.index) * rows};
 }
 
 //! The queries of the batch in tiles, of each sequence those that see most keys first.
