@@ -189,8 +189,8 @@ class prefill_case {
         path, shape_, batch, options, q, k, v,
         vectors<Out>{out.data(), static_cast<std::ptrdiff_t>(pitch(nq)), HeadDim}, lse.data(),
         stream.get());
-      detail::add_importance<HeadDim, T>(path, shape_, batch, options, counted, q, k, lse.data(), sums.data(),
-                                 stream.get());
+      detail::add_importance<HeadDim, T>(path, shape_, batch, options, counted, q, k, lse.data(),
+                                         sums.data(), stream.get());
       finish_importance(shape_, batch, counted, sums.data(), importances.data(), stream.get());
       stream.wait();
       collect(answers, done, sizes, first_queries, out.to_host(), lse.to_host());

@@ -5,116 +5,20 @@
 //! @file
 //! What later queries think of each token, by the warpgroup products and the copy engine of Hopper
 //! GPUs (sm_90a).
-//! Read before this: attention/warpgroup_product.cuh, attention/prefill_schedule.cuh,
-//! attention/prefill_importance.cuh.  Read next: attention/prefill_launch.cuh.
+//! Read before this: attention/importance_tile.cuh.  Read next: attention/prefill_launch.cuh.
 //!
 //! A CTA keeps 256 keys, a warpgroup 64 of them, and lets the queries that count pass by, of one
 //! q_head after the other. The products stand with keys as rows, so that a key's sum stays in its
 //! lanes until the end, and nobody else writes it: no atomics, and the same order of additions on
 //! every run. One warp copies keys and queries, another one brings lse.
-#include <diffkv/attention/prefill_importance.cuh>  // importance_params
-#include <diffkv/attention/prefill_schedule.cuh>
-#include <diffkv/attention/tensor_map.cuh>
-#include <diffkv/attention/warpgroup_product.cuh>
+#include <diffkv/attention/importance_tile.cuh>
 #include <diffkv/core/launch.cuh>
 
 #include <cstddef>  // byte
 
 namespace diffkv::detail {
 
-template <class T>
-struct importance_hopper_params {
-  importance_params<T> call{};
-  token_map query{};
-  token_map key{};
-  prefill_cut cut{};
-  std::uint32_t heads_per_unit = 1;  //!< q_heads of an item, of one head
-  std::uint32_t workers        = 1;  //!< CTAs that run at the same time
-};
-
-//! @tparam Queries  of a tile: 128 if all count, 64 for a few, whose tiles are better filled
-template <class T, int HeadDim, int Queries>
-struct importance_tuning_sm90 {
-  static_assert(Queries == 64 || Queries == 128);
-  static constexpr int warpgroups = 4;  //!< that compute
-  static constexpr int threads    = warpgroup_threads * (warpgroups + 1);
-  static constexpr int keys       = 64 * warpgroups;
-  //! Whether a warpgroup keeps its keys in registers; else it reads them again for each tile.
-  static constexpr bool keeps_keys  = Queries == 64;
-  static constexpr int key_stages   = keeps_keys ? 1 : 2;
-  static constexpr int query_stages = keeps_keys ? 6 : 3;
-  using key_tile                    = swizzled_tile<keys, HeadDim>;
-  using query_tile                  = swizzled_tile<Queries, HeadDim>;
-  //! Of 65536 / threads, rounded down to 96, at launch: 32 + 4 * 112 = 5 * 96.
-  static constexpr int copying_registers   = 32;
-  static constexpr int computing_registers = 112;
-  //! The lse of a tile's queries, of each four lanes' together; 16 bytes against bank conflicts.
-  static constexpr std::uint32_t lse_pitch    = Queries + 16;
-  static constexpr std::uint32_t lse_bytes    = 4 * lse_pitch;
-  static constexpr std::uint32_t queries_at   = key_stages * key_tile::bytes;
-  static constexpr std::uint32_t lse_at       = queries_at + query_stages * query_tile::bytes;
-  static constexpr std::uint32_t shared_bytes = lse_at + query_stages * lse_bytes + 1024;
-  static_assert(shared_bytes <= 227 * 1024 - 256);  // static shared memory takes 256
-};
-
 #if DIFFKV_HAS_WARPGROUP_PRODUCTS
-
-//! An item of importance in numbers; keys and queries are counted from the tile's first ones.
-struct alignas(16) importance_tile {
-  std::int32_t first_key;    //!< in key and sums
-  std::int32_t num_keys;     //!< that are there, from the first one on
-  std::int32_t new_from;     //!< keys from this one on are new with this launch
-  std::int32_t first_query;  //!< in query
-  std::int32_t num_queries;  //!< that count for at least one key
-  std::int32_t every;        //!< query i is token first_query + every * i
-  std::int32_t ahead;        //!< positions of the first query in front of the first key
-  std::uint32_t first_q_head;
-  std::uint32_t num_q_heads;
-  std::int32_t is_there;
-
-  [[nodiscard]] static __device__ importance_tile of(prefill_item const& item, int keys,
-                                                     importance_queries const& counted,
-                                                     std::uint32_t group_size,
-                                                     std::uint32_t units_per_head,
-                                                     std::uint32_t heads_per_unit) noexcept
-  {
-    if (item.tile < 0) { return {}; }
-    prefill_part const& part = item.part;
-    std::int32_t const key   = item.tile * keys;
-    query_sample const sample =
-      query_sample::of(counted, part.prompt_tokens, part.position, part.num_queries);
-    std::int32_t const first   = sample.first_after(key);
-    std::uint32_t const q_head = item.unit % units_per_head * heads_per_unit;
-    return {static_cast<std::int32_t>(part.first_key) + key,
-            min_of(part.num_keys() - key, keys),
-            part.position - key,
-            static_cast<std::int32_t>(part.first_query) + sample.position(first) - part.position,
-            max_of(sample.count - first, 0),
-            sample.every,
-            sample.position(first) - key,
-            item.unit / units_per_head * group_size + q_head,
-            min_of(group_size - q_head, heads_per_unit),
-            1};
-  }
-  //! As a tile in shared memory; one lane reads, it is also the one that says when it was read.
-  [[nodiscard]] static __device__ importance_tile read(importance_tile const& shared) noexcept
-  {
-    importance_tile tile{};
-    if (threadIdx.x % 32 == 0) { tile = shared; }
-    return {__shfl_sync(~0u, tile.first_key, 0),   __shfl_sync(~0u, tile.num_keys, 0),
-            __shfl_sync(~0u, tile.new_from, 0),    __shfl_sync(~0u, tile.first_query, 0),
-            __shfl_sync(~0u, tile.num_queries, 0), __shfl_sync(~0u, tile.every, 0),
-            __shfl_sync(~0u, tile.ahead, 0),       __shfl_sync(~0u, tile.first_q_head, 0),
-            __shfl_sync(~0u, tile.num_q_heads, 0), __shfl_sync(~0u, tile.is_there, 0)};
-  }
-  //! Whether there is no tile any more.
-  [[nodiscard]] __device__ bool is_last() const noexcept { return is_there == 0; }
-  //! The first query that is later than a key; may be `num_queries` or more.
-  [[nodiscard]] __device__ std::int32_t first_after(std::int32_t key) const noexcept
-  {
-    return key < ahead ? 0 : (key - ahead) / every + 1;
-  }
-};
 
 //! What the warps tell each other. There are two places for tiles, so that one can be read until
 //! all of it is done, even where its keys are needed no longer.
@@ -122,6 +26,7 @@ template <int KeyStages, int QueryStages>
 struct importance_exchange {
   stage_barriers<KeyStages> keys;
   stage_barriers<QueryStages> queries;
+  stage_barriers<2> announced;  // full once a tile can be read, before its keys are there
   importance_tile tiles[2];
 };
 
@@ -142,6 +47,7 @@ class importance_hopper_cta {
     constexpr std::uint32_t warps = 4 * tuning::warpgroups;
     shared.keys.init(1, warps + 1);  // who brings lse reads the tile, too
     shared.queries.init(2, warps);   // the copies and lse
+    shared.announced.init(1, 1);
     publish_barriers();
   }
 
@@ -149,17 +55,13 @@ class importance_hopper_cta {
   __device__ void copy_all() const noexcept
   {
     auto const size_of = [](prefill_part const& part) { return part.num_keys(); };
-    prefill_turns turns{count_shares(p_.call.batch,
-                                     [&](prefill_part const& part) {
-                                       return p_.cut.tiles(size_of(part)) * p_.cut.units();
-                                     }),
-                        p_.workers};
+    prefill_turns turns{p_.call.batch, p_.cut, p_.workers, p_.max_rounds, size_of};
     item_cursor item;
     query_cursor query;
     while (true) {
-      auto const tile = importance_tile::of(find_item(p_.call.batch, p_.cut, turns.next(), size_of),
-                                            tuning::keys, p_.call.counted, p_.call.group_size,
-                                            p_.cut.units_per_head, p_.heads_per_unit);
+      auto const tile =
+        importance_tile::of(turns.next(), tuning::keys, p_.call.counted, p_.call.group_size,
+                            p_.cut.units_per_head, p_.heads_per_unit);
       if (threadIdx.x % 32 == 0) { copy(tile, item, query); }
       if (tile.is_last()) { break; }
       item.advance();
@@ -174,9 +76,10 @@ class importance_hopper_cta {
     item_cursor item;
     query_cursor query;
     while (true) {
-      exchange_.keys.full(item.keys.stage).wait(item.keys.parity);
-      importance_tile const tile = importance_tile::read(exchange_.tiles[item.place]);
+      exchange_.announced.full(item.place.stage).wait(item.place.parity);
+      importance_tile const tile = importance_tile::read(exchange_.tiles[item.place.stage]);
       if (tile.is_last()) { break; }
+      release(exchange_.keys.free(item.keys.stage));  // it has been read
       for (std::uint32_t h = 0; h < tile.num_q_heads; ++h) {
         float const* const lse =
           p_.call.lse + (tile.first_q_head + h) * p_.call.batch.num_queries + tile.first_query;
@@ -201,8 +104,6 @@ class importance_hopper_cta {
           query.advance();
         }
       }
-      __syncwarp();
-      release(exchange_.keys.free(item.keys.stage));
       item.advance();
     }
   }
@@ -215,7 +116,7 @@ class importance_hopper_cta {
     if (i == tuning::warpgroups - 1) { pass_turn(i); }  // the first one begins
     while (true) {
       exchange_.keys.full(item.keys.stage).wait(item.keys.parity);
-      importance_tile const& shared = exchange_.tiles[item.place];
+      importance_tile const& shared = exchange_.tiles[item.place.stage];
       importance_tile const tile    = importance_tile::read(shared);
       if (tile.is_last()) { break; }
       key_tile const keys{base_ + static_cast<std::uint32_t>(item.keys.stage) * key_tile::bytes +
@@ -265,12 +166,12 @@ class importance_hopper_cta {
   //! Where somebody stands among the items.
   struct item_cursor {
     stage_cursor<tuning::key_stages> keys;
-    int place = 0;
+    stage_cursor<2> place;
 
     __device__ void advance() noexcept
     {
       keys.advance();
-      place ^= 1;
+      place.advance();
     }
   };
 
@@ -294,7 +195,8 @@ class importance_hopper_cta {
   {
     phase_barrier const full = exchange_.keys.full(item.keys.stage);
     exchange_.keys.free(item.keys.stage).wait(item.keys.parity ^ 1);
-    exchange_.tiles[item.place] = tile;
+    exchange_.tiles[item.place.stage] = tile;
+    exchange_.announced.full(item.place.stage).arrive();
     if (tile.is_last()) { return full.arrive(); }
     full.arrive_expecting(key_tile::bytes);
     p_.key.copy(base_ + static_cast<std::uint32_t>(item.keys.stage) * key_tile::bytes, full,

@@ -31,7 +31,8 @@ struct prefill_hopper_params {
   token_map key{};
   token_map value{};
   prefill_cut cut{};
-  std::uint32_t workers = 1;  //!< CTAs that run at the same time
+  std::uint32_t workers    = 1;  //!< CTAs that run at the same time
+  std::uint32_t max_rounds = 1;
 };
 
 template <class T, int HeadDim>
@@ -90,16 +91,11 @@ class prefill_hopper_cta {
   __device__ void copy_all() const noexcept
   {
     auto const size_of = [](prefill_part const& part) { return part.num_queries; };
-    prefill_turns turns{count_shares(p_.call.batch,
-                                     [&](prefill_part const& part) {
-                                       return p_.cut.tiles(size_of(part)) * p_.cut.units();
-                                     }),
-                        p_.workers};
+    prefill_turns turns{p_.call.batch, p_.cut, p_.workers, p_.max_rounds, size_of};
     stage_cursor<1> query;
     stage_cursor<tuning::stages> block;
     while (true) {
-      prefill_item const item = find_item(p_.call.batch, p_.cut, turns.next(), size_of);
-      hopper_tile const tile  = hopper_tile::of(item, tuning::queries);
+      hopper_tile const tile = hopper_tile::of(turns.next(), tuning::queries);
       if (threadIdx.x % 32 == 0) { copy(tile, query, block); }
       if (tile.is_last()) { break; }
       query.advance();

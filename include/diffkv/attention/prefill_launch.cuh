@@ -75,14 +75,15 @@ bool attend_on_hopper(prefill_params<T, Out> const& call, launch_site site)
                                   tuning::keys, 1)) {
       return false;
     }
-    params.cut     = {num_heads, call.group_size, tuning::queries, 2 * HeadDim * sizeof(T)};
-    params.workers = multiprocessors();
+    params.cut        = {num_heads, call.group_size, tuning::queries, 2 * HeadDim * sizeof(T)};
+    params.workers    = multiprocessors();
+    params.max_rounds = max_rounds_for(batch);
     std::uint64_t const items =
       prefill_grid(batch.num_queries, batch.capacity, tuning::queries, call.num_q_heads);
-    launch_prefill(
-      kernel,
-      {prefill_turns::grid(items, params.workers), tuning::threads, tuning::shared_bytes, true},
-      site, params);
+    launch_prefill(kernel,
+                   {turns_grid(items, params.workers, params.max_rounds), tuning::threads,
+                    tuning::shared_bytes, true},
+                   site, params);
     return true;
   } else {
     return false;
@@ -122,14 +123,15 @@ bool weigh_tokens_on_hopper(importance_params<T> const& call, std::uint32_t head
   }
   params.heads_per_unit = heads_per_unit;
   params.workers        = multiprocessors();
+  params.max_rounds     = max_rounds_for(batch);
   params.cut            = {num_heads, ceil_div(call.group_size, heads_per_unit), tuning::keys,
                            static_cast<std::uint32_t>(call.group_size * HeadDim * sizeof(T))};
   std::uint64_t const items =
     prefill_grid(batch.key_tokens(), batch.capacity, tuning::keys, params.cut.units());
-  launch_prefill(
-    kernel,
-    {prefill_turns::grid(items, params.workers), tuning::threads, tuning::shared_bytes, true}, site,
-    params);
+  launch_prefill(kernel,
+                 {turns_grid(items, params.workers, params.max_rounds), tuning::threads,
+                  tuning::shared_bytes, true},
+                 site, params);
   return true;
 }
 

@@ -64,46 +64,62 @@ template <class SizeOf>
 
 //! The items of one CTA. Of the first rounds of items each of the first `workers` CTAs has one a
 //! round, to and fro, so that nobody always has the longest. The rest are for later CTAs, one
-//! each: those start where others have ended, and make up for what the rounds left uneven.
+//! each, which start where others have ended.
+template <class SizeOf>
 class prefill_turns {
  public:
-  //! @param items  of the launch
-  __device__ prefill_turns(std::uint32_t items, std::uint32_t workers) noexcept
-    : items_{items}, workers_{workers}, rounds_{rounds(items, workers)}
+  //! @param workers     CTAs that run at the same time
+  //! @param max_rounds  see `max_rounds_for`
+  __device__ prefill_turns(prefill_batch const& batch, prefill_cut const& cut,
+                           std::uint32_t workers, std::uint32_t max_rounds,
+                           SizeOf const& size_of) noexcept
+    : batch_{batch}, cut_{cut}, workers_{workers}, max_rounds_{max_rounds}, size_of_{size_of}
   {}
-  //! CTAs that are enough for up to `items` items.
-  [[nodiscard]] static unsigned grid(std::uint64_t items, std::uint32_t workers)
+
+  //! The CTA's next item.  @threads one warp, all lanes
+  [[nodiscard]] __device__ prefill_item next() noexcept
   {
-    std::uint64_t const late = items / late_part + workers;
-    return static_cast<unsigned>(items <= workers ? items
-                                                  : workers + min_of(items - workers, late));
-  }
-  //! The CTA's next item; not less than the number of items if it has no more.
-  [[nodiscard]] __device__ std::uint32_t next() noexcept
-  {
-    std::uint32_t const round = round_++;
     std::uint32_t const cta   = blockIdx.x;
-    if (cta >= workers_) { return round == 0 ? (rounds_ - 1) * workers_ + cta : items_; }
-    if (round >= rounds_) { return items_; }
-    return round * workers_ + (round % 2 == 0 ? cta : workers_ - 1 - cta);
+    std::uint32_t const round = round_++;
+    if (round == 0 && cta < workers_) { return find_item(batch_, cut_, cta, size_of_); }
+    if (rounds_ == 0) {  // counted only where it matters: launches of few items are short
+      auto const items = count_shares(batch_, [&](prefill_part const& part) {
+        return cut_.tiles(size_of_(part)) * cut_.units();
+      });
+      rounds_          = max_of(min_of(items / workers_, max_rounds_), 1u);
+    }
+    if (cta >= workers_) {
+      return round == 0 ? find_item(batch_, cut_, (rounds_ - 1) * workers_ + cta, size_of_)
+                        : prefill_item{};
+    }
+    if (round >= rounds_) { return {}; }
+    std::uint32_t const place = round % 2 == 0 ? cta : workers_ - 1 - cta;
+    return find_item(batch_, cut_, round * workers_ + place, size_of_);
   }
 
  private:
-#if !defined(DIFFKV_LATE_PART)
-#define DIFFKV_LATE_PART 6
-#endif
-  static constexpr std::uint32_t late_part =
-    DIFFKV_LATE_PART;  //!< one of so many items is for later CTAs
-  [[nodiscard]] static __device__ std::uint32_t rounds(std::uint32_t items,
-                                                       std::uint32_t workers) noexcept
-  {
-    return max_of((items - items / late_part) / workers, 1u);
-  }
-
-  std::uint32_t items_;
+  prefill_batch const& batch_;
+  prefill_cut const& cut_;
   std::uint32_t workers_;
-  std::uint32_t rounds_;
-  std::uint32_t round_ = 0;
+  std::uint32_t max_rounds_;
+  SizeOf const& size_of_;
+  std::uint32_t rounds_ = 0;
+  std::uint32_t round_  = 0;
 };
+
+//! Rounds cost an item nothing; CTAs of their own cost one about 2 us, and even out what the cores
+//! differ in. That pays where items take hundreds of microseconds.
+[[nodiscard]] inline std::uint32_t max_rounds_for(prefill_batch const& batch) noexcept
+{
+  return batch.key_tokens() / batch.capacity >= 16384 ? 1u : ~0u;
+}
+
+//! CTAs that are enough for up to `items` items.
+[[nodiscard]] inline unsigned turns_grid(std::uint64_t items, std::uint32_t workers,
+                                         std::uint32_t max_rounds) noexcept
+{
+  std::uint64_t const at_most = max_rounds == 1 ? items : std::uint64_t{2} * workers;
+  return static_cast<unsigned>(min_of(items, at_most));
+}
 
 }  // namespace diffkv::detail
