@@ -12,7 +12,7 @@ need "${build_packages[@]}" "${example_packages[@]}"
 # On the GPU where there is one and a toolkit to build for it; else on the CPU.
 if nvidia-smi -L >/dev/null 2>&1 && has_toolkit; then
   need_cuda compiler
-  device_args=(-DDIFFKV_BUILD_CUDA=ON -DCMAKE_CUDA_ARCHITECTURES=native
+  device_args=(-DDIFFKV_BUILD_CUDA=ON -DCMAKE_CUDA_ARCHITECTURES="$(gpu_architecture)"
     "-DLLAMA3_CUDA_CACHES=64x3/k8v4+k4v2/4/centred+rotated;64x3/k16v16/0/none")
 else
   need_cuda headers

@@ -34,7 +34,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 
 AXES = {
-    "arch": ["90", "80", "86", "89", "100", "120"],
+    "arch": ["90a", "90", "80", "86", "89", "100", "120"],
     "key_bits": ["8", "16", "4", "2"],
     "value_bits": ["4", "16", "8", "2", "1"],
     "key_groups": ["1", "2", "4"],
@@ -247,11 +247,12 @@ def chunks_of(all_of_them):
             yield same[first:first + CHUNK]
 
 
-def arch_of_this_machine():
+def archs_of_this_machine():
     status, output = run(["nvidia-smi", "--query-gpu=compute_cap", "--format=csv,noheader"])
     if status:
         sys.exit("--run and --programs need a GPU, and nvidia-smi finds none")
-    return output.split()[0].replace(".", "")
+    arch = output.split()[0].replace(".", "")
+    return [arch, "90a"] if arch == "90" else [arch]
 
 
 def run_programs(programs):
@@ -301,10 +302,11 @@ def chosen_axes(options):
 def main():
     options = arguments()
     if options.programs:
-        arch = arch_of_this_machine()
-        programs = [p for p in sorted(options.programs.glob(f"sm_{arch}_*")) if not p.suffix]
+        archs = archs_of_this_machine()
+        programs = [p for arch in archs for p in sorted(options.programs.glob(f"sm_{arch}_*"))
+                    if not p.suffix]
         if not programs:
-            sys.exit(f"{options.programs} holds no program for sm_{arch}")
+            sys.exit(f"{options.programs} holds no program for sm_{archs[0]}")
         sys.exit(0 if run_programs(programs) else 1)
 
     work = options.work / options.operation
@@ -334,8 +336,8 @@ def main():
     print(f"matrix: {count} combinations in {len(chunks)} sources, {len(problems)} do not compile")
     agreed = True
     if options.run and not options.ci:
-        arch = arch_of_this_machine()
-        agreed = run_programs([p for p in programs if p.name.startswith(f"sm_{arch}_")])
+        mine = tuple(f"sm_{arch}_" for arch in archs_of_this_machine())
+        agreed = run_programs([p for p in programs if p.name.startswith(mine)])
     sys.exit(1 if problems or not agreed else 0)
 
 

@@ -6,6 +6,7 @@
 #   need PACKAGE...       Debian packages; installed when missing, if that is possible here
 #   need_cuda headers     CUDA 13 headers for host code     } fills the array cuda_args, options for
 #   need_cuda compiler    the same, and nvcc                } cmake; empty where a toolkit is found
+#   gpu_architecture      prints a value for CMAKE_CUDA_ARCHITECTURES
 #   need_model            the model of the examples; its folder in $model
 # DIFFKV_CUDA=toolkit|pypi overrides what need_cuda would choose by itself.
 root="$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)"
@@ -73,6 +74,15 @@ need_cuda() {
   fi
   cuda_args=("-DDIFFKV_CUDA_INCLUDE_DIRS=$folder/nvidia/cu13/include")
   [ "$1" = headers ] || cuda_args+=("-DCMAKE_CUDA_COMPILER=$folder/nvidia/cu13/bin/nvcc")
+}
+
+# What CMake shall build device code for: this machine's GPU. `native` would leave out what only code for
+# Hopper's own architecture has.
+gpu_architecture() {
+  case "$(nvidia-smi --query-gpu=compute_cap --format=csv,noheader 2>/dev/null || true)" in
+    9.0*) echo 90a ;;
+    *) echo native ;;
+  esac
 }
 
 need_model() {

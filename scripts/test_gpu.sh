@@ -44,7 +44,7 @@ else
     folder="$root/build/gpu-test"
     need "${build_packages[@]}" "${example_packages[@]}" catch2
     need_cuda compiler
-    configure "$folder" -DCMAKE_BUILD_TYPE=Release -DCMAKE_CUDA_ARCHITECTURES=native \
+    configure "$folder" -DCMAKE_BUILD_TYPE=Release -DCMAKE_CUDA_ARCHITECTURES="$(gpu_architecture)" \
       -DDIFFKV_BUILD_BENCH=OFF -DDIFFKV_WERROR=ON "${cuda_args[@]}"
   fi
   # The loop of the example is tested where it is built, which takes cuBLAS.

@@ -20,7 +20,7 @@ def command_for(options, is_nvcc):
         flags += NO_HALF
     command = [options.compiler, f"-std={options.standard}"]
     if is_nvcc:
-        command += ["-arch=sm_90", "-Xcompiler=" + ",".join(WARNINGS), "-Werror=all-warnings",
+        command += ["-arch=sm_90a", "-Xcompiler=" + ",".join(WARNINGS), "-Werror=all-warnings",
                     *flags, "-I", f"{options.root}/include", "-c", "-o", "/dev/null"]
     else:
         command += [*WARNINGS, *flags, "-fsyntax-only", "-I", f"{options.root}/include"]

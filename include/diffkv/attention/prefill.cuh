@@ -11,6 +11,7 @@
 //! to each token, and `finish_importance` makes importances of the sums. A prompt that comes in
 //! chunks calls the first two for each chunk, and the last one with the last chunk or every time.
 //! No weight is stored: what importance needs is computed again from queries, keys and lse.
+//! Programs with code for sm_90a have kernels of their own for Hopper GPUs (prefill_launch.cuh).
 #include <diffkv/attention/prefill_launch.cuh>
 
 namespace diffkv {

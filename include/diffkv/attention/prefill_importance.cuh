@@ -72,19 +72,17 @@ class importance_cta {
       keys_.template start_fetch<tuning::threads>(p_.key, q_head_ / p_.group_size,
                                                   part_.first_key + first_key_, 1,
                                                   part_.num_keys() - first_key_);
-      start_fetch(begin, 0);
       std::uint32_t keys[HeadDim / 16][4];
-      int stage = 0;
-      for (std::int32_t tile = begin; tile < end; tile += tuning::queries, stage ^= 1) {
-        wait_for_copies();
-        __syncthreads();  // all have copied this tile, and none reads the one before any more
-        if (tile + tuning::queries < end) { start_fetch(tile + tuning::queries, stage ^ 1); }
-        if (tile == begin) {
+      for_each_tile(
+        begin, end, tuning::queries,
+        [&](std::int32_t tile, int stage) { start_fetch(tile, stage); },
+        [&](std::int32_t tile, int stage) {
+          if (tile == begin) {
 #pragma unroll
-          for (int k = 0; k < HeadDim / 16; ++k) { keys_.load_a(keys[k], warp_, k, at_.lane); }
-        }
-        add(sums, keys, tile, stage);
-      }
+            for (int k = 0; k < HeadDim / 16; ++k) { keys_.load_a(keys[k], warp_, k, at_.lane); }
+          }
+          add(sums, keys, tile, stage);
+        });
     }
     store(sums);
   }

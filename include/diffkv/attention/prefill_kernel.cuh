@@ -75,50 +75,48 @@ class prefill_cta {
     std::int32_t const end   = ceil_div(until, tuning::keys);
     queries_.template start_fetch<tuning::threads>(p_.query, q_head_, part_.first_query + first_, 1,
                                                    part_.num_queries - first_);
-    start_fetch(begin);
     rows state;
     state.clear(from + 16 * warp_, at_);
     std::uint32_t kept[tuning::keeps_queries ? HeadDim / 16 : 1][4];
-    for (std::int32_t block = begin; block < end; ++block) {
-      wait_for_copies();
-      __syncthreads();  // all have copied this block, and none reads the one before any more
-      if (block + 1 < end) { start_fetch(block + 1); }
-      if constexpr (tuning::keeps_queries) {
-        if (block == begin) {
+    for_each_tile(
+      begin, end, 1, [&](std::int32_t block, int stage) { start_fetch(block, stage); },
+      [&](std::int32_t block, int stage) {
+        if constexpr (tuning::keeps_queries) {
+          if (block == begin) {
 #pragma unroll
-          for (int k = 0; k < HeadDim / 16; ++k) { queries_.load_a(kept[k], warp_, k, at_.lane); }
+            for (int k = 0; k < HeadDim / 16; ++k) { queries_.load_a(kept[k], warp_, k, at_.lane); }
+          }
         }
-      }
-      attend(state, kept, block);
-    }
+        attend(state, kept, block, stage);
+      });
     store(state);
   }
 
  private:
-  [[nodiscard]] __device__ key_tile keys_of(std::int32_t block) const noexcept
+  [[nodiscard]] __device__ key_tile keys_of(int stage) const noexcept
   {
     return {queries_.base + tuning::query_tile::bytes +
-            static_cast<std::uint32_t>(block % 2) * tuning::stage_bytes};
+            static_cast<std::uint32_t>(stage) * tuning::stage_bytes};
   }
-  [[nodiscard]] __device__ key_tile values_of(std::int32_t block) const noexcept
+  [[nodiscard]] __device__ key_tile values_of(int stage) const noexcept
   {
-    return {keys_of(block).base + key_tile::bytes};
+    return {keys_of(stage).base + key_tile::bytes};
   }
 
-  __device__ void start_fetch(std::int32_t block) const noexcept
+  __device__ void start_fetch(std::int32_t block, int stage) const noexcept
   {
     std::int32_t const first = block * tuning::keys;
     std::int32_t const count = part_.num_keys() - first;
     std::uint32_t const head = q_head_ / p_.group_size;
-    keys_of(block).template start_fetch<tuning::threads>(p_.key, head, part_.first_key + first, 1,
+    keys_of(stage).template start_fetch<tuning::threads>(p_.key, head, part_.first_key + first, 1,
                                                          count);
-    values_of(block).template start_fetch<tuning::threads>(p_.value, head, part_.first_key + first,
+    values_of(stage).template start_fetch<tuning::threads>(p_.value, head, part_.first_key + first,
                                                            1, count);
   }
 
   template <int N>
-  __device__ void attend(rows& state, std::uint32_t const (&kept)[N][4],
-                         std::int32_t block) const noexcept
+  __device__ void attend(rows& state, std::uint32_t const (&kept)[N][4], std::int32_t block,
+                         int stage) const noexcept
   {
     std::int32_t const first_key = block * tuning::keys;
     std::int32_t const from      = part_.position + first_;
@@ -128,14 +126,14 @@ class prefill_cta {
     bool values_are_finite = true;
     if (is_masked) {
       values_are_finite =
-        __syncthreads_or(values_of(block).template has_non_finite_part<tuning::threads>() ? 1
+        __syncthreads_or(values_of(stage).template has_non_finite_part<tuning::threads>() ? 1
                                                                                           : 0) == 0;
     }
     if (first_key > from + 16 * warp_ + 15) {
       return;
     }  // all of them later than the warp's queries
     float weights[tuning::keys / 8][4] = {};
-    key_tile const keys                = keys_of(block);
+    key_tile const keys                = keys_of(stage);
 #pragma unroll
     for (int k = 0; k < HeadDim / 16; ++k) {
       if constexpr (tuning::keeps_queries) {
@@ -150,9 +148,9 @@ class prefill_cta {
     if (is_masked) { state.mask(weights, p_.logits, first_key, at_); }
     state.weigh(weights);
     if (values_are_finite) {
-      state.add_values(weights, values_of(block), at_);
+      state.add_values(weights, values_of(stage), at_);
     } else {
-      state.add_values_seen(weights, values_of(block), p_.logits, first_key, at_);
+      state.add_values_seen(weights, values_of(stage), p_.logits, first_key, at_);
     }
   }
 

@@ -95,4 +95,23 @@ struct prefill_tile {
   }
 };
 
+//! Calls work(tile, stage) for begin, begin + step, ... in two stages: the next tile is fetched while
+//! one is worked on.
+//! @param fetch  fetch(tile, stage) starts the copies of all threads
+//! @pre   begin < end
+//! @threads a CTA
+template <class Fetch, class Work>
+__device__ void for_each_tile(std::int32_t begin, std::int32_t end, std::int32_t step,
+                              Fetch const& fetch, Work const& work) noexcept
+{
+  fetch(begin, 0);
+  int stage = 0;
+  for (std::int32_t tile = begin; tile < end; tile += step, stage ^= 1) {
+    wait_for_copies();
+    __syncthreads();  // all have copied this tile, and none reads the one before any more
+    if (tile + step < end) { fetch(tile + step, stage ^ 1); }
+    work(tile, stage);
+  }
+}
+
 }  // namespace diffkv::detail
