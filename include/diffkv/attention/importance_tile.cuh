@@ -5,8 +5,8 @@
 //! @file
 //! What the Hopper kernel of importance is given, how it uses shared memory and registers, and what
 //! an item of it is in numbers.
-//! Read before this: attention/warpgroup_product.cuh, attention/prefill_schedule.cuh,
-//! attention/prefill_importance.cuh.  Read next: attention/importance_hopper.cuh.
+//! Read before this: attention/prefill_hopper.cuh, attention/prefill_importance.cuh.
+//! Read next: attention/importance_hopper.cuh.
 #include <diffkv/attention/prefill_importance.cuh>  // importance_params
 #include <diffkv/attention/prefill_schedule.cuh>
 #include <diffkv/attention/tensor_map.cuh>

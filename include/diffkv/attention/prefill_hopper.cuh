@@ -4,8 +4,8 @@
 
 //! @file
 //! Prompt attention by the warpgroup products and the copy engine of Hopper GPUs (sm_90a).
-//! Read before this: attention/warpgroup_product.cuh, attention/prefill_schedule.cuh,
-//! attention/prefill_kernel.cuh.  Read next: attention/importance_hopper.cuh.
+//! Read before this: attention/hopper_rows.cuh, attention/prefill_kernel.cuh.
+//! Read next: attention/importance_tile.cuh.
 //!
 //! A CTA takes 192 queries of one q_head; one warpgroup copies, three have 64 queries each and walk
 //! from the last key that these see to the first, in blocks that start at the same positions

@@ -4,7 +4,7 @@
 
 //! @file
 //! What later queries think of each token: sums of probabilities from queries, keys and lse.
-//! Read before this: attention/prefill_kernel.cuh.  Read next: attention/prefill.cuh.
+//! Read before this: attention/prefill_kernel.cuh.  Read next: attention/hopper_barrier.cuh.
 //!
 //! A CTA keeps 64 keys in registers, a warp 16 of them, and lets the queries that count pass by.
 //! The products stand with keys as rows, so a key's sum stays in its lanes until the end, and

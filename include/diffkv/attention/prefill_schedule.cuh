@@ -5,7 +5,7 @@
 //! @file
 //! Which items of a launch a CTA of the Hopper kernels works on, and in which order. No plan is
 //! made: the items follow from the lengths in device memory.
-//! Read before this: attention/prefill_part.cuh.  Read next: attention/prefill_hopper.cuh.
+//! Read before this: attention/prefill_part.cuh.  Read next: attention/hopper_rows.cuh.
 //!
 //! An item is one tile of a sequence for one unit of heads. Items are counted sequence by
 //! sequence, in a sequence by sections of heads that the second-level cache can hold, and in a
@@ -111,7 +111,7 @@ class prefill_turns {
 //! differ in. That pays where items take hundreds of microseconds.
 [[nodiscard]] inline std::uint32_t max_rounds_for(prefill_batch const& batch) noexcept
 {
-  return batch.key_tokens() / batch.capacity >= 16384 ? 1u : ~0u;
+  return batch.num_queries / batch.capacity >= 16384 ? 1u : ~0u;
 }
 
 //! CTAs that are enough for up to `items` items.
