@@ -23,7 +23,6 @@ struct row_queries {
   std::conditional_t<shared, nothing, low_type> low;
   float offset[Traits::sets];   //!< scale * q.c of head 4 s + t
   std::int32_t first_position;  //!< of the sliding window
-
   template <class Tile>
   [[nodiscard]] __device__ queries_for<Tile, Traits::sets> const& of() const noexcept
   {
@@ -50,6 +49,59 @@ __device__ void fold_affine(row_accumulator<Traits>& row, int s, int group,
   }
 }
 
+//! Logits of the tokens of some blocks, as `multiply`, and their new scores. Two blocks at a time, in a
+//! loop: the code of both tiers is more than a multiprocessor keeps at hand, and fetching it costs more
+//! than moving logits along.
+//! @param tokens  from first_block on, that exist
+template <class Tile, int Blocks, class Traits>
+__device__ void multiply_and_score(float (&logits)[Traits::sets][2 * Blocks], std::uint32_t tile,
+                                   int first_block, int tokens, float soft_cap,
+                                   row_queries<Traits> const& queries, score_path<Traits>& scores,
+                                   fragment_lane at) noexcept
+{
+  constexpr int sets     = Traits::sets;
+  constexpr int at_once  = min_of(Blocks, 2);
+  constexpr int in_pairs = round_up(Blocks, at_once);
+  constexpr int unrolled = 2;
+  float moving[sets][2 * in_pairs]{};
+#pragma unroll 1
+  for (int begin = 0; begin < Blocks; begin += at_once) {
+    float sum[2]{};
+#pragma unroll unrolled
+    for (int b = 0; b < at_once; ++b) {
+      int const block = first_block + begin + b;
+#pragma unroll
+      for (int s = 0; s < sets; ++s) {
+#pragma unroll
+        for (int i = 0; i + 2 < 2 * in_pairs; ++i) { moving[s][i] = moving[s][i + 2]; }
+      }
+      sum[0] = sum[1];
+      sum[1] = 0.0f;
+      float x[sets][2]{};
+      if (Blocks == in_pairs || begin + b < Blocks) {
+        key_block<Tile> keys;
+        keys.load(tile, block, at);
+        auto products = scores.template products<Tile>();
+        multiply(keys, queries.template of<Tile>(), x, products);
+        sum[1] = scores.template sum_of<Tile>(products, tile, block, soft_cap, at);
+      }
+#pragma unroll
+      for (int s = 0; s < sets; ++s) {
+        moving[s][2 * in_pairs - 2] = x[s][0];
+        moving[s][2 * in_pairs - 1] = x[s][1];
+      }
+    }
+    scores.template update<Tile>(at_once == 1 ? sum[1] : sum[0], at_once == 1 ? 0.0f : sum[1], tile,
+                                 first_block + begin,
+                                 min_of(tokens - begin * block_tokens, at_once * block_tokens), at);
+  }
+#pragma unroll
+  for (int s = 0; s < sets; ++s) {
+#pragma unroll
+    for (int i = 0; i < 2 * Blocks; ++i) { logits[s][i] = moving[s][i]; }
+  }
+}
+
 //! @tparam Whole       all tokens are attended to; else it is looked at
 //! @tparam Scored      the row catches up
 //! @param tile         shared memory
@@ -71,26 +123,21 @@ __device__ void attend_blocks(std::uint32_t tile, int first_block, int tokens, f
     tile + Tile::positions + static_cast<std::uint32_t>(64 * first_block)};
 
   float logits[sets][2 * Blocks];
-  {
-    auto const& q = queries.template of<Tile>();
-    block_additions<Blocks> additions;
+  if constexpr (Scored) {
+    multiply_and_score<Tile, Blocks>(logits, tile, first_block, tokens, soft_cap, queries, scores,
+                                     at);
+  } else {
 #pragma unroll
     for (int b = 0; b < Blocks; ++b) {
       key_block<Tile> keys;
       keys.load(tile, first_block + b, at);
       float x[sets][2];
-      multiply(keys, q, x);
+      multiply(keys, queries.template of<Tile>(), x, no_more_columns{});
 #pragma unroll
       for (int s = 0; s < sets; ++s) {
         logits[s][2 * b]     = x[s][0];
         logits[s][2 * b + 1] = x[s][1];
       }
-      if constexpr (Scored) {
-        scores.add_block(keys, tile, first_block, b, additions, soft_cap, at);
-      }
-    }
-    if constexpr (Scored) {
-      scores.template update<Tile, Blocks>(additions, tile, first_block, tokens, at);
     }
   }
 

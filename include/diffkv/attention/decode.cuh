@@ -94,6 +94,9 @@ void expect_decodable(cache_ref const& cache, std::uint32_t layer, attention_opt
   DIFFKV_EXPECTS(Traits::score_every == 0 || shape.score_every == Traits::score_every,
                  "cache: score_every " + std::to_string(shape.score_every) +
                    " differs from the variant's " + std::to_string(Traits::score_every));
+  DIFFKV_EXPECTS(Traits::score_every == 0 || cache.queries.places == shape.ring_queries(),
+                 "cache: the lag ring has " + std::to_string(cache.queries.places) +
+                   " places, not score_every + 1");
   DIFFKV_EXPECTS(
     variant::soft_cap == (options.soft_cap > 0.0f),
     "options: soft_cap must be greater than 0 with a variant that has one, and 0 else");

@@ -53,7 +53,7 @@ struct decode_traits {
   //! Whether registers suffice for more warps. Rows with two tiers run two codes and wait longer for
   //! instructions, which more warps hide.
   static constexpr bool fits_more_warps =
-    has_low && sets == 1 && head_dim <= 128 && !has_scores && !has_scale_groups;
+    has_low && sets == 1 && head_dim <= 128 && !has_scale_groups;
   static constexpr int warps = fits_more_warps ? tuning::warps_of_two_tiers : tuning::warps;
 
   //! Code for whole tiles only, beside that for any tile. Where code is long, fetching it costs more than
@@ -92,16 +92,16 @@ struct decode_traits {
   static constexpr std::uint32_t ring_bytes =
     round_up(max_of(slot_bytes * slots, part_bytes), 128u);
   //! By way of shared memory go the columns of four queries, four vectors where a rotation has several
-  //! blocks, and sums that change their order.
+  //! blocks or queries are kept, and sums that change their order.
   static constexpr bool stages_vectors =
-    (rotated && rotation_block(head_dim) != head_dim) || reorders;
+    (rotated && rotation_block(head_dim) != head_dim) || reorders || has_scores;
   static constexpr std::uint32_t stage_bytes =
     4u *
     static_cast<std::uint32_t>(max_of(stages_vectors ? 4 * head_dim : 0,
                                       max_of(high_tile::column_words, low_tile::column_words)));
-  //! Candidates of the row at hand.
+  //! Candidates of the row at hand, and what they are judged by (scored_row, score_path.cuh).
   static constexpr std::uint32_t record_bytes =
-    round_up(static_cast<std::uint32_t>(candidate_bytes), 16u);
+    round_up(static_cast<std::uint32_t>(candidate_bytes), 16u) + (has_scores ? 32u : 0u);
   static constexpr std::uint32_t note_bytes = 16u * slots;  //!< row_note (page_walk.cuh)
   static constexpr std::uint32_t warp_bytes =
     round_up(ring_bytes + part_bytes + stage_bytes + record_bytes + note_bytes + 8u * slots, 128u);

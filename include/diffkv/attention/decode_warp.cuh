@@ -79,64 +79,88 @@ struct decode_warp {
         rotate_share<Traits::head_dim, groups, 8, 1>(x, place.stage(), at.lane);
       }
       if constexpr (Traits::has_scores) {
-        if (keeps && exists) {
-          float* const to = p.cache.queries.query(p.cache.shape.layer_of(slot, p.layer), position,
-                                                  target.q_head(h));
-#pragma unroll
-          for (int e = 0; e < share::elements; e += 4) {
-            if (!share::exists(owner, e)) { continue; }
-            *reinterpret_cast<float4*>(to + share::dim(owner, e)) =
-              float4{x[e], x[e + 1], x[e + 2], x[e + 3]};
-          }
-        }
+        if (keeps) { keep_queries<share>(x, s, target, position, slot); }
       }
       columns.set(s, x, options.scale * unit, reinterpret_cast<std::uint32_t*>(place.stage()), at);
     }
   }
 
-  //! The due queries of a row that catches up.
-  __device__ void load_scores(target_type const& target, planned_sequence const& plan) noexcept
+  //! Conditioned queries of four heads into the lag ring: by way of shared memory, as memory that is
+  //! written by parts of a sector is read first.
+  template <class Share>
+  __device__ void keep_queries(float const (&x)[Share::elements], int s, target_type const& target,
+                               std::int32_t position, std::uint32_t slot) const noexcept
   {
-    using columns              = typename score_path<Traits>::columns;
-    cache_ref const& cache     = p.cache;
-    std::size_t const layer    = cache.shape.layer_of(plan.slot, p.layer);
-    std::uint32_t const q_head = target.head * Traits::group_size;
-    auto const exists          = [&](int query, int head) {
+    constexpr int head_dim = Traits::head_dim;
+    float* const stage     = place.stage();
+    int const owner        = at.lane % 8;
+    __syncwarp();
+#pragma unroll
+    for (int e = 0; e < Share::elements; e += 4) {
+      if (!Share::exists(owner, e)) { continue; }
+      *reinterpret_cast<float4*>(stage + at.lane / 8 * head_dim + Share::dim(owner, e)) =
+        float4{x[e], x[e + 1], x[e + 2], x[e + 3]};
+    }
+    __syncwarp();
+    float* const to = p.cache.queries.queries +
+                      target.place_in_ring(slot, position, 4 * s) * std::size_t{head_dim};
+#pragma unroll
+    for (int h = 0; h < 4; ++h) {
+      if (!target.has(4 * s + h)) { break; }
+      warp_vector<head_dim> const v;
+#pragma unroll
+      for (int q = 0; q < v.quads_per_lane; ++q) {
+        int const i = h * head_dim + 4 * v.quad(at.lane, q);
+        if (v.has(at.lane, q)) {
+          *reinterpret_cast<float4*>(to + i) = *reinterpret_cast<float4 const*>(stage + i);
+        }
+      }
+    }
+  }
+
+  //! The due queries of a row that catches up.
+  __device__ void load_scores(target_type const& target, planned_sequence const& plan,
+                              std::uint32_t high_pages) noexcept
+  {
+    using columns          = typename score_path<Traits>::columns;
+    cache_ref const& cache = p.cache;
+    auto const exists      = [&](int query, int head) {
       return query < plan.last_query - plan.first_query && head < Traits::group_size &&
              query < Traits::score_every;
     };
+    auto const place_of = [&](int query, int head) {
+      return target.place_in_ring(plan.slot, plan.first_query + query, head);
+    };
     scores.load(
       [&](int query, int head) -> float const* {
-        return exists(query, head) ? cache.queries.query(layer, plan.first_query + query,
-                                                         q_head + static_cast<std::uint32_t>(head))
-                                   : nullptr;
+        return exists(query, head)
+                 ? cache.queries.queries + place_of(query, head) * std::size_t{Traits::head_dim}
+                 : nullptr;
       },
       p.options.scale, at);
 #pragma unroll
     for (int i = 0; i < columns::octets; ++i) {
 #pragma unroll
       for (int n = 0; n < 2; ++n) {
-        int const column    = 8 * i + 2 * at.t + n;
-        int const query     = columns::query(column);
-        int const head      = columns::head(column);
-        scores.lse[i][n]    = infinity;
-        scores.offset[i][n] = 0.0f;
+        int const column   = 8 * i + 2 * at.t + n;
+        int const query    = columns::query(column);
+        int const head     = columns::head(column);
+        scores.lse[i][n]   = infinity;
+        scores.start[i][n] = Traits::variant::soft_cap ? 0.0f : minus_infinity;
         if (!exists(query, head)) { continue; }
-        std::size_t const place = cache.queries.index(layer, plan.first_query + query,
-                                                      q_head + static_cast<std::uint32_t>(head));
-        float const lse         = cache.queries.lse[place];
-        scores.lse[i][n]        = is_finite(lse) ? lse * log2_of_e : infinity;
-        scores.offset[i][n]     = cache.queries.offset_logits[place];
+        std::size_t const from = place_of(query, head);
+        float const lse        = cache.queries.lse[from];
+        scores.lse[i][n]       = is_finite(lse) ? lse * log2_of_e : infinity;
+        scores.start[i][n] =
+          Traits::variant::soft_cap ? cache.queries.offset_logits[from] : -scores.lse[i][n];
       }
     }
-    scores.first_query         = plan.first_query;
-    scores.window_of_attention = p.options.sliding_window;
-    scores.after               = plan.queries;
-    scores.after.last_query    = max_of(plan.queries.last_query, plan.last_query);
-    scores.num_tokens          = plan.num_tokens;
-    scores.window              = cache.shape.window;
-    scores.policy              = &p.policy;
-    scores.record              = place.record();
+    if (at.lane == 0) {
+      query_span after = plan.queries;
+      after.last_query = max_of(after.last_query, plan.last_query);
+      *place.row_of_scores() = {after,      plan.num_tokens,    plan.first_query,
+                                high_pages, cache.shape.window, p.options.sliding_window};
+    }
     if (at.lane < num_stored_tiers * places) { place.record()[at.lane] = candidate{}; }
     __syncwarp();
   }
@@ -156,7 +180,11 @@ struct decode_warp {
     }
     if constexpr (Traits::has_scores) {
       scores.on = (note.flags & row_flag::catches_up) != 0 && target.first_head == 0;
-      if (scores.on) { load_scores(target, plan); }
+      if (scores.on) {
+        load_scores(target, plan,
+                    ceil_div(p.rows[note.index].high,
+                             static_cast<std::uint32_t>(Traits::high_tile::page_tokens)));
+      }
     }
     sums.clear();
   }
@@ -166,17 +194,19 @@ struct decode_warp {
   //! @param page     first page of the tile
   //! @param ordinal  of that page in the row
   template <class Tile, bool Whole, bool Scored>
-  __device__ void attend(tile_note note, std::uint32_t tile, page_id page, row_note const& row,
+  __device__ void attend(tile_note note, std::uint32_t tile, page_id page,
                          std::uint32_t ordinal) noexcept
   {
     weight_exchange const exchange{at};
     if constexpr (Scored) {
-      scores.page = scored(note, page, row, ordinal, Traits::has_low && note.is(tile_note::low));
+      scores.row    = place.row_of_scores();
+      scores.policy = &p.policy;
+      scores.page   = scored(note, page, ordinal, Traits::has_low && note.is(tile_note::low));
     }
     attend_tile<Tile, Whole, Scored>(tile, note.tokens(), p.options.soft_cap, queries, sums, scores,
                                      exchange, at);
     if constexpr (Scored) {
-      if (note.pages() > 0) { scores.close_page(); }
+      if (note.pages() > 0) { scores.close_page(place.record()); }
     }
     __syncwarp();  // the slot may be filled again
   }
@@ -197,12 +227,10 @@ struct decode_warp {
     }
   }
 
-  [[nodiscard]] __device__ scored_page scored(tile_note note, page_id page, row_note const& row,
-                                              std::uint32_t ordinal, bool low) const noexcept
+  [[nodiscard]] __device__ scored_page scored(tile_note note, page_id page, std::uint32_t ordinal,
+                                              bool low) const noexcept
   {
-    std::uint32_t const high_pages =
-      ceil_div(p.rows[row.index].high, static_cast<std::uint32_t>(Traits::high_tile::page_tokens));
-    std::uint32_t const in_tier = low ? ordinal - high_pages : ordinal;
+    std::uint32_t const in_tier = low ? ordinal - place.row_of_scores()->high_pages : ordinal;
     auto const page_tokens      = static_cast<std::uint32_t>(low ? Traits::low_tile::page_tokens
                                                                  : Traits::high_tile::page_tokens);
     tile_segment const& segment = p.cut[low ? 1 : 0].segments[4];
@@ -338,7 +366,7 @@ struct decode_warp {
         for (;;) {
           stream.wait(slot);
           attend<tile, decltype(all_whole)::value, decltype(scored)::value>(
-            note, slot_address(slot), ids[0], row, row.ordinal + page - row_begin);
+            note, slot_address(slot), ids[0], row.ordinal + page - row_begin);
           page += note.pages();
           if (!decltype(all_whole)::value && !alike) { break; }
           page_id const id = walk.template request_alike<tile>(stream, slot, slot_address(slot));

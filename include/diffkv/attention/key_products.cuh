@@ -58,11 +58,20 @@ inline constexpr float second_row_unit = Tile::key.bits == 4   ? 1.0f / 16
                                          : Tile::key.bits == 2 ? 1.0f / 4
                                                                : 1.0f;
 
+//! No columns beside those of attention's own queries; see `multiply`.
+struct no_more_columns {
+  __device__ void add(int /*step*/, std::uint32_t const (&/*fragment*/)[4]) const noexcept {}
+  template <class Tile>
+  __device__ void close_group(int /*group*/, key_block<Tile> const& /*keys*/) const noexcept
+  {}
+};
+
 //! Logits of tokens g and g + 8 for head 4 s + t, in units of factor.
-template <class Tile, int Sets>
+//! @param more  is given each fragment while it is at hand, and told when a scale group is complete
+template <class Tile, int Sets, class More>
 __device__ void multiply(key_block<Tile> const& keys,
                          code_queries<Tile::head_dim, Tile::key.groups, Sets> const& queries,
-                         float (&x)[Sets][2]) noexcept
+                         float (&x)[Sets][2], More&& more) noexcept
 {
   constexpr int groups          = Tile::key.groups;
   constexpr int steps_per_group = code_queries<Tile::head_dim, groups, Sets>::steps / groups;
@@ -77,7 +86,9 @@ __device__ void multiply(key_block<Tile> const& keys,
       for (int k = 0; k < Sets; ++k) {
         mma_u8_s8(c[k], a, queries.columns[k][i * steps_per_group + s]);
       }
+      more.add(i * steps_per_group + s, a);
     }
+    more.close_group(i, keys);
     float2 const affine_0 = f16_pair(keys.affine[i][0]);
     float2 const affine_1 = f16_pair(keys.affine[i][1]);
 #pragma unroll
@@ -94,10 +105,10 @@ __device__ void multiply(key_block<Tile> const& keys,
     }
   }
 }
-template <class Tile, int Sets>
+template <class Tile, int Sets, class More>
 __device__ void multiply(key_block<Tile> const& keys,
-                         f16_queries<Tile::head_dim, Sets> const& queries,
-                         float (&x)[Sets][2]) noexcept
+                         f16_queries<Tile::head_dim, Sets> const& queries, float (&x)[Sets][2],
+                         More&& more) noexcept
 {
   float c[Sets][4]{};
 #pragma unroll
@@ -108,7 +119,9 @@ __device__ void multiply(key_block<Tile> const& keys,
     for (int k = 0; k < Sets; ++k) {
       mma_f16(c[k], a, queries.columns[k][s][0], queries.columns[k][s][1]);
     }
+    more.add(s, a);
   }
+  more.close_group(0, keys);
 #pragma unroll
   for (int k = 0; k < Sets; ++k) {
     x[k][0] = c[k][0] + c[k][1];

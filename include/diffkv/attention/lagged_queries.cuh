@@ -39,6 +39,8 @@ struct lag_columns {
 template <int HeadDim, int Groups, bool Codes, int Octets, bool Exact>
 struct lagged_queries {
   static constexpr int groups = Groups;
+  static constexpr int octets = Octets;
+  static constexpr bool codes = Codes;
   using share                 = vector_share<HeadDim, Groups, 4>;
   static constexpr int steps  = share::elements / (Codes ? 8 : 4);
   static constexpr bool two   = Exact || !Codes;  //!< a second set of columns for what is left
@@ -46,7 +48,7 @@ struct lagged_queries {
   std::uint32_t columns[Octets][steps][2];
   std::uint32_t rest[two ? Octets : 1][steps][2];
   float factor[Octets][2];  //!< of the columns 2 t and 2 t + 1
-  float sums[Octets][2][groups];
+  float sums[Octets][2][groups];  //!< of the elements, times factor
 
   //! @param x      a lane's share of column 8 i + g; 0 where there is none
   //! @param scale  of logits
@@ -82,7 +84,8 @@ struct lagged_queries {
       }
 #pragma unroll
       for (int g = 0; g < groups; ++g) {
-        float const sum = sum_over_lanes<4>(rounded.sum(g * share::per_group, share::per_group));
+        float const sum =
+          sum_over_lanes<4>(rounded.sum(g * share::per_group, share::per_group)) * own_factor;
         sums[i][0][g]   = __shfl_sync(all, sum, 8 * at.t);
         sums[i][1][g]   = __shfl_sync(all, sum, 8 * at.t + 4);
       }
@@ -121,59 +124,81 @@ struct lagged_queries {
       rounded.bits[e] = float_bits(int8_query_code(x[e], greatest) + integer_magic);
     }
   }
+};
 
-  //! Logits of octet i: x[r][n] of token g + 8 r and column 2 t + n.
-  template <class Tile>
-  __device__ void multiply(int i, key_block<Tile> const& keys, float (&x)[2][2]) const noexcept
+//! Products of the keys of a block with the columns of lagged queries, made while attention has the
+//! fragments at hand (key_products.cuh).
+template <class Queries>
+struct lagged_products {
+  static constexpr int octets = Queries::octets;
+  static constexpr bool codes = Queries::codes;
+  static constexpr bool two   = Queries::two;
+  using number                = std::conditional_t<codes, int, float>;
+
+  Queries const& queries;
+  number c[octets][4]{};
+  number low[codes && two ? octets : 1][4]{};
+  float x[octets][2][2];  //!< of octet i: logits of token g + 8 r and column 2 t + n
+
+  //! @param start  added to the logits, of the columns
+  __device__ lagged_products(Queries const& q, float const (&start)[octets][2]) noexcept
+    : queries{q}
   {
-    if constexpr (Codes) {
-      constexpr int steps_per_group = steps / groups;
 #pragma unroll
-      for (int g = 0; g < groups; ++g) {
-        int c[4]{};
-        int low[4]{};
+    for (int i = 0; i < octets; ++i) {
 #pragma unroll
-        for (int s = 0; s < steps_per_group; ++s) {
-          int const step = g * steps_per_group + s;
-          std::uint32_t a[4];
-          keys.fragment(step, a);
-          mma_u8_s8(c, a, columns[i][step]);
-          if constexpr (two) { mma_u8_s8(low, a, rest[i][step]); }
-        }
+      for (int n = 0; n < 4; ++n) { x[i][n / 2][n % 2] = start[i][n % 2]; }
+    }
+  }
+
+  __device__ void add(int step, std::uint32_t const (&a)[4]) noexcept
+  {
+#pragma unroll
+    for (int i = 0; i < octets; ++i) {
+      auto const& column = queries.columns[i][step];
+      if constexpr (codes) {
+        mma_u8_s8(c[i], a, column);
+        if constexpr (two) { mma_u8_s8(low[i], a, queries.rest[i][step]); }
+      } else {
+        auto const& rest = queries.rest[i][step];
+        mma_f16(c[i], a, column[0], column[1]);
+        mma_f16(c[i], a, rest[0], rest[1]);
+      }
+    }
+  }
+
+  template <class Tile>
+  __device__ void close_group(int group, key_block<Tile> const& keys) noexcept
+  {
+#pragma unroll
+    for (int i = 0; i < octets; ++i) {
+      if constexpr (codes) {
         if constexpr (two) {
 #pragma unroll
-          for (int n = 0; n < 4; ++n) { c[n] = c[n] * 256 + low[n]; }
+          for (int n = 0; n < 4; ++n) { c[i][n] = c[i][n] * 256 + low[i][n]; }
         }
         if constexpr (Tile::key.bits != 8) {
-          c[2] -= c[0];
-          c[3] -= c[1];
+          c[i][2] -= c[i][0];
+          c[i][3] -= c[i][1];
         }
+      }
 #pragma unroll
-        for (int r = 0; r < 2; ++r) {
-          float2 const affine = f16_pair(keys.affine[g][r]);
+      for (int n = 0; n < 4; ++n) {
+        int const r         = n / 2;
+        int const column    = n % 2;
+        float const product = static_cast<float>(c[i][n]) * queries.factor[i][column];
+        if constexpr (codes) {
+          float2 const affine = f16_pair(keys.affine[group][r]);
           float const unit    = r == 0 ? 1.0f : second_row_unit<Tile>;
-#pragma unroll
-          for (int n = 0; n < 2; ++n) {
-            float const zero =
-              g == 0 ? affine.y * sums[i][n][g] : fmaf(affine.y, sums[i][n][g], x[r][n]);
-            x[r][n] = fmaf(affine.x * unit, static_cast<float>(c[2 * r + n]), zero);
-          }
+          float const zero    = fmaf(affine.y, queries.sums[i][column][group], x[i][r][column]);
+          x[i][r][column]     = fmaf(affine.x * unit, product, zero);
+          c[i][n]             = 0;
+          if constexpr (two) { low[i][n] = 0; }
+        } else {
+          x[i][r][column] += product;
         }
       }
-    } else {
-      float c[4]{};
-#pragma unroll
-      for (int s = 0; s < steps; ++s) {
-        std::uint32_t a[4];
-        keys.fragment(s, a);
-        mma_f16(c, a, columns[i][s][0], columns[i][s][1]);
-        mma_f16(c, a, rest[i][s][0], rest[i][s][1]);
-      }
-#pragma unroll
-      for (int n = 0; n < 4; ++n) { x[n / 2][n % 2] = c[n]; }
     }
-#pragma unroll
-    for (int n = 0; n < 4; ++n) { x[n / 2][n % 2] *= factor[i][n % 2]; }
   }
 };
 

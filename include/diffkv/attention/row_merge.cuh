@@ -9,6 +9,7 @@
 //!
 //! This code runs once a CTA and is fetched cold: kept small. A warp merges one head at a time.
 #include <diffkv/attention/page_walk.cuh>
+#include <diffkv/attention/score_path.cuh>  // scored_row
 
 #include <cuda/atomic>
 
@@ -80,6 +81,11 @@ struct decode_place {
   {
     return reinterpret_cast<candidate*>(memory_of(warp) + Traits::ring_bytes + Traits::part_bytes +
                                         Traits::stage_bytes);
+  }
+  [[nodiscard]] __device__ scored_row* row_of_scores() const noexcept
+  {
+    return reinterpret_cast<scored_row*>(reinterpret_cast<std::byte*>(record()) +
+                                         round_up(Traits::candidate_bytes, 16));
   }
   [[nodiscard]] __device__ row_note* notes() const noexcept
   {

@@ -77,6 +77,16 @@ struct row_target {
     return p.out.at(static_cast<std::ptrdiff_t>(sequence), q_head(h));
   }
 
+  //! query_ring_ref::index of head h; the number of places is known to the compiler.
+  [[nodiscard]] __device__ std::size_t place_in_ring(std::uint32_t slot, std::int32_t position,
+                                                     int h) const noexcept
+  {
+    constexpr auto places     = static_cast<std::uint32_t>(Traits::score_every + 1);
+    std::size_t const layer   = p.cache.shape.layer_of(slot, p.layer);
+    std::uint32_t const place = static_cast<std::uint32_t>(position) % places;
+    return (layer * places + place) * (p.num_heads.divisor * Traits::group_size) + q_head(h);
+  }
+
   //! Log-sum-exp of head h, and into the lag ring of a row that is stored.
   //! @param max, sum  base 2
   //! @param offset    scale * q.c
@@ -92,9 +102,8 @@ struct row_target {
     if constexpr (Traits::has_scores) {
       if (!stored) { return; }
       planned_sequence const& plan = p.sequences[sequence];
-      std::size_t const i    = p.cache.queries.index(p.cache.shape.layer_of(plan.slot, p.layer),
-                                                     plan.num_tokens - 1, q_head(h));
-      p.cache.queries.lse[i] = lse;
+      std::size_t const i          = place_in_ring(plan.slot, plan.num_tokens - 1, h);
+      p.cache.queries.lse[i]       = lse;
       p.cache.queries.offset_logits[i] = offset;
     }
   }

@@ -12,13 +12,6 @@
 
 namespace diffkv::detail {
 
-//! Sums of probabilities of tokens 16 b + g + 8 (t mod 2). With up to four q_heads, lanes t and t + 2 each
-//! have every second query; with more, both have the whole sum.
-template <int Blocks>
-struct block_additions {
-  float sum[Blocks];
-};
-
 //! A page as the score path needs it.
 struct scored_page {
   std::byte* bytes     = nullptr;
@@ -27,6 +20,17 @@ struct scored_page {
   std::uint32_t place  = 0;  //!< of its candidate
   std::uint32_t scores = 0;  //!< byte offset of the tile's scores in the page
 };
+
+//! What the scores of a row need beside its queries: left in shared memory, as registers are few.
+struct alignas(16) scored_row {
+  query_span after{};                    //!< which queries the scores hold then
+  std::int32_t num_tokens          = 0;  //!< of the sequence
+  std::int32_t first_query         = 0;  //!< position of query 0
+  std::uint32_t high_pages         = 0;
+  std::int32_t window              = 0;
+  std::int32_t window_of_attention = 0;  //!< sliding window; 0: none
+};
+static_assert(sizeof(scored_row) == 32);
 
 template <class Traits, bool Enabled = Traits::has_scores>
 struct score_path {  // without scores
@@ -49,16 +53,14 @@ struct score_path<Traits, true> {
   bool on = false;  //!< the row catches up
   high_type high;
   low_type low;
-  float lse[columns::octets][2];     //!< base 2, of columns 2 t and 2 t + 1; +inf: no such query
-  float offset[columns::octets][2];  //!< scale * q.c, for a soft-cap
-  std::int32_t first_query         = 0;  //!< position of query 0
-  std::int32_t window_of_attention = 0;  //!< sliding window; 0: none
-  query_span after{};                    //!< which queries the scores hold then
-  std::int32_t num_tokens = 0;
-  std::int32_t window     = 0;
+  //! Of columns 2 t and 2 t + 1: what is added to logits in base 2. Minus the log-sum-exp, -inf where there
+  //! is no such query; with a soft-cap, which comes in between, scale * q.c.
+  float start[columns::octets][2];
+  float lse[columns::octets][2];  //!< base 2, with a soft-cap
+  // Of the tile at hand.
   scored_page page{};
-  candidate best{};             //!< of this lane and page
-  candidate* record = nullptr;  //!< [2, places] of the warp's part of the row, shared memory
+  candidate best{};  //!< of this lane and page
+  scored_row const* row = nullptr;
   typename Traits::policy const* policy = nullptr;
 
   //! Reads the due queries of a row from the lag ring.
@@ -71,16 +73,24 @@ struct score_path<Traits, true> {
     if constexpr (!shared) { load_into(low, q, scale, unit, at); }
   }
 
-  //! Adds the probabilities of the tokens of one block.
-  template <class Tile, int Blocks>
-  __device__ void add_block(key_block<Tile> const& keys, std::uint32_t tile, int first_block, int b,
-                            block_additions<Blocks>& additions, float soft_cap,
-                            fragment_lane at) const noexcept
+  //! Products of the keys of a block with the due queries, yet to be made.
+  template <class Tile>
+  [[nodiscard]] __device__ auto products() const noexcept
+  {
+    return lagged_products<queries_of<Tile>>{queries<Tile>(), start};
+  }
+
+  //! Sum of the probabilities of token g + 8 (t mod 2) of a block. With up to four q_heads, lanes t and
+  //! t + 2 each have every second query; with more, both have the whole sum.
+  //! @param block  of the tile
+  template <class Tile>
+  [[nodiscard]] __device__ float sum_of(lagged_products<queries_of<Tile>> const& products,
+                                        std::uint32_t tile, int block, float soft_cap,
+                                        fragment_lane at) const noexcept
   {
     constexpr unsigned all = 0xFFFF'FFFFu;
     bool const odd         = at.t % 2 != 0;
-    auto const place =
-      static_cast<std::uint32_t>(16 * (first_block + b) + 2 * at.g + (odd ? 1 : 0));
+    auto const place       = static_cast<std::uint32_t>(16 * block + 2 * at.g + (odd ? 1 : 0));
     auto const position =
       static_cast<std::int32_t>(load_shared(tile + Tile::positions + 4u * place));
     float sum = 0.0f;
@@ -88,18 +98,15 @@ struct score_path<Traits, true> {
                       minus_infinity};  // tokens g and g + 8, greatest over the heads
 #pragma unroll
     for (int i = 0; i < columns::octets; ++i) {
-      float x[2][2];
-      queries<Tile>().multiply(i, keys, x);
 #pragma unroll
       for (int r = 0; r < 2; ++r) {
         float e[2];
 #pragma unroll
         for (int n = 0; n < 2; ++n) {
-          e[n] = x[r][n];
+          e[n] = products.x[i][r][n];
           if constexpr (Traits::variant::soft_cap) {
-            e[n] = capped_logit(e[n] + offset[i][n], soft_cap);
+            e[n] = capped_logit(e[n], soft_cap) - lse[i][n];
           }
-          e[n] -= lse[i][n];
         }
         float const greatest      = fmaxf(e[0], e[1]);  // passes over NaN
         bool const first_of_query = columns::heads <= 4 || i % columns::per_query == 0;
@@ -116,57 +123,53 @@ struct score_path<Traits, true> {
       } else {
         greatest = fmaxf(greatest, __shfl_xor_sync(all, greatest, 2));
       }
-      std::int32_t const query_position = first_query + query;
+      std::int32_t const query_position = row->first_query + query;
       bool seen                         = position < query_position;
       if constexpr (Traits::variant::sliding_window) {
         seen =
-          seen && (window_of_attention <= 0 || position > query_position - window_of_attention);
+          seen && (row->window_of_attention <= 0 || position > query_position - row->window_of_attention);
       }
       sum += seen && greatest < 128.0f ? fast_exp2(greatest) : 0.0f;  // finite ones only
     }
-    additions.sum[b] = sum;
+    return sum;
   }
 
-  //! New scores of the tokens of a run of blocks, and whether one of them goes first.
-  template <class Tile, int Blocks>
-  __device__ void update(block_additions<Blocks> const& additions, std::uint32_t tile,
-                         int first_block, int tokens, fragment_lane at) noexcept
+  //! New scores of the tokens of two blocks, and whether one of them goes first.
+  //! @param a, b    sum_of the first, of the second block
+  //! @param block   the first one; of the tile
+  //! @param tokens  from there on, that exist
+  template <class Tile>
+  __device__ void update(float a, float b, std::uint32_t tile, int block, int tokens,
+                         fragment_lane at) noexcept
   {
-    constexpr unsigned all = 0xFFFF'FFFFu;
-    bool const upper       = at.t / 2 != 0;
-#pragma unroll
-    for (int u = 0; u < ceil_div(Blocks, 2); ++u) {
-      bool const pair = 2 * u + 1 < Blocks;
-      float const a   = additions.sum[2 * u];
-      float const b   = pair ? additions.sum[(2 * u + 1) % Blocks] : 0.0f;
-      float add       = upper ? b : a;
-      if constexpr (columns::heads <= 4) { add += __shfl_xor_sync(all, upper ? a : b, 2); }
-      int const block = 2 * u + (upper ? 1 : 0);
-      int const token = 16 * block + at.g + 8 * (at.t % 2);
-      if (token >= tokens || (!pair && upper)) { continue; }
-      auto const at_place =
-        static_cast<std::uint32_t>(4 * (16 * (first_block + block) + 2 * at.g + at.t % 2));
-      float const score = __uint_as_float(load_shared(tile + Tile::scores + at_place)) + add;
-      auto const position =
-        static_cast<std::int32_t>(load_shared(tile + Tile::positions + at_place));
-      __stcs(reinterpret_cast<float*>(page.bytes + page.scores + at_place), score);
-      consider(score, position, page.first + static_cast<std::uint32_t>(16 * first_block + token));
-    }
+    bool const upper = at.t / 2 != 0;
+    float add        = upper ? b : a;
+    if constexpr (columns::heads <= 4) { add += __shfl_xor_sync(0xFFFF'FFFFu, upper ? a : b, 2); }
+    int const token = (upper ? 16 : 0) + at.g + 8 * (at.t % 2);
+    if (token >= tokens) { return; }
+    auto const at_place =
+      static_cast<std::uint32_t>(4 * (16 * block + (upper ? 16 : 0) + 2 * at.g + at.t % 2));
+    float const score   = __uint_as_float(load_shared(tile + Tile::scores + at_place)) + add;
+    auto const position = static_cast<std::int32_t>(load_shared(tile + Tile::positions + at_place));
+    __stcs(reinterpret_cast<float*>(page.bytes + page.scores + at_place), score);
+    consider(score, position, page.first + static_cast<std::uint32_t>(16 * block + token));
   }
 
   __device__ void consider(float score, std::int32_t position, slot_index slot) noexcept
   {
-    std::int32_t const count = after.count(position + 1);
-    if (!may_leave(page.of, position, num_tokens - 1, window, count)) { return; }
+    scored_row const of             = *row;
+    std::int32_t const count        = of.after.count(position + 1);
+    if (!may_leave(page.of, position, of.num_tokens - 1, of.window, count)) { return; }
     float const importance = importance_of(score, count);
     if (is_nan(importance)) { return; }
-    candidate const c{position, slot, policy->priority(importance, position + 1, num_tokens)};
+    candidate const c{position, slot, policy->priority(importance, position + 1, of.num_tokens)};
     if (c.before(best)) { best = c; }
   }
 
   //! The page is done: the first of all lanes into the record of the row's part.
+  //! @param record  [2, places], shared memory
   //! @threads one warp
-  __device__ void close_page() noexcept
+  __device__ void close_page(candidate* record) noexcept
   {
     constexpr unsigned all = 0xFFFF'FFFFu;
     int const key          = best.present() ? ordered_int(best.priority) : 0x7FFF'FFFF;
