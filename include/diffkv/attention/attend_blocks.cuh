@@ -103,15 +103,15 @@ __device__ void multiply_and_score(float (&logits)[Traits::sets][2 * Blocks], st
 }
 
 //! @tparam Whole       all tokens are attended to; else it is looked at
-//! @tparam Scored      the row catches up
+//! @tparam Scores      score_path, or no_scores
 //! @param tile         shared memory
 //! @param first_block  of the tile
 //! @param tokens       from there on, that exist
 //! @threads one warp
-template <class Tile, int Blocks, bool Whole, bool Scored, class Traits>
+template <class Tile, int Blocks, bool Whole, class Traits, class Scores>
 __device__ void attend_blocks(std::uint32_t tile, int first_block, int tokens, float soft_cap,
                               row_queries<Traits> const& queries, row_accumulator<Traits>& row,
-                              score_path<Traits>& scores, weight_exchange const& exchange,
+                              Scores& scores, weight_exchange const& exchange,
                               fragment_lane at) noexcept
 {
   constexpr int sets         = Traits::sets;
@@ -123,7 +123,7 @@ __device__ void attend_blocks(std::uint32_t tile, int first_block, int tokens, f
     tile + Tile::positions + static_cast<std::uint32_t>(64 * first_block)};
 
   float logits[sets][2 * Blocks];
-  if constexpr (Scored) {
+  if constexpr (Scores::enabled) {
     multiply_and_score<Tile, Blocks>(logits, tile, first_block, tokens, soft_cap, queries, scores,
                                      at);
   } else {
@@ -199,26 +199,26 @@ __device__ void attend_blocks(std::uint32_t tile, int first_block, int tokens, f
 
 //! The whole of a tile.
 //! @tparam Whole   all its tokens are attended to; else it is looked at
-//! @tparam Scored  the row catches up
+//! @tparam Scores  score_path, or no_scores
 //! @param tokens   of it, that exist; at least 1
-template <class Tile, bool Whole, bool Scored, class Traits>
+template <class Tile, bool Whole, class Traits, class Scores>
 __device__ void attend_tile(std::uint32_t tile, int tokens, float soft_cap,
                             row_queries<Traits> const& queries, row_accumulator<Traits>& row,
-                            score_path<Traits>& scores, weight_exchange const& exchange,
+                            Scores& scores, weight_exchange const& exchange,
                             fragment_lane at) noexcept
 {
   constexpr int at_once = min_of(Tile::tile_blocks, most_blocks_at_once);
   constexpr int rest    = Tile::tile_blocks % at_once;
   constexpr int whole   = Tile::tile_blocks / at_once;
   if constexpr (whole == 1) {
-    attend_blocks<Tile, at_once, Whole, Scored>(tile, 0, tokens, soft_cap, queries, row, scores,
+    attend_blocks<Tile, at_once, Whole>(tile, 0, tokens, soft_cap, queries, row, scores,
                                                 exchange, at);
   } else {
 #pragma unroll 1
     for (int i = 0; i < whole; ++i) {
       int const first_block = i * at_once;
       if (!Whole && tokens <= first_block * block_tokens) { return; }
-      attend_blocks<Tile, at_once, Whole, Scored>(tile, first_block,
+      attend_blocks<Tile, at_once, Whole>(tile, first_block,
                                                   tokens - first_block * block_tokens, soft_cap,
                                                   queries, row, scores, exchange, at);
     }
@@ -226,7 +226,7 @@ __device__ void attend_tile(std::uint32_t tile, int tokens, float soft_cap,
   if constexpr (rest > 0) {
     constexpr int first_block = whole * at_once;
     if (!Whole && tokens <= first_block * block_tokens) { return; }
-    attend_blocks<Tile, rest, Whole, Scored>(tile, first_block, tokens - first_block * block_tokens,
+    attend_blocks<Tile, rest, Whole>(tile, first_block, tokens - first_block * block_tokens,
                                              soft_cap, queries, row, scores, exchange, at);
   }
 }

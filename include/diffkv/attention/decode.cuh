@@ -41,7 +41,7 @@ DIFFKV_KERNEL void __launch_bounds__(Traits::warps * 32, 1)
 {
   extern __shared__ __align__(128) std::byte shared[];
   __shared__ decode_cta<Traits> cta;
-  std::uint32_t const warp  = threadIdx.x / 32;
+  std::uint32_t const warp  = kept(threadIdx.x / 32);
   std::uint32_t const warps = blockDim.x / 32;
   // Nothing starts before the plan's kernel has ended (wait_for_previous_alone), so the plan, and
   // the page table, which is written before it, may be read before the kernel in front has ended;

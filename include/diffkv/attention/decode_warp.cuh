@@ -29,7 +29,6 @@ struct decode_warp {
 
   row_queries<Traits> queries;
   row_accumulator<Traits> sums;
-  score_path<Traits> scores;
 
   //! Has the queries of a row come closer.  @return see touch_share
   [[nodiscard]] __device__ std::uint32_t touch_queries(target_type const& target) const noexcept
@@ -119,8 +118,8 @@ struct decode_warp {
   }
 
   //! The due queries of a row that catches up.
-  __device__ void load_scores(target_type const& target, planned_sequence const& plan,
-                              std::uint32_t high_pages) noexcept
+  __device__ void load_scores(score_path<Traits>& scores, target_type const& target,
+                              planned_sequence const& plan, std::uint32_t high_pages) noexcept
   {
     using columns          = typename score_path<Traits>::columns;
     cache_ref const& cache = p.cache;
@@ -165,7 +164,8 @@ struct decode_warp {
     __syncwarp();
   }
 
-  __device__ void begin_row(row_note const& note) noexcept
+  template <class Scores>
+  __device__ void begin_row(row_note const& note, Scores& scores) noexcept
   {
     target_type const target{p, note.index};
     planned_sequence const& plan = p.sequences[target.sequence];
@@ -178,101 +178,79 @@ struct decode_warp {
       queries.first_position =
         p.options.sliding_window > 0 ? plan.num_tokens - p.options.sliding_window : -1;
     }
-    if constexpr (Traits::has_scores) {
-      scores.on = (note.flags & row_flag::catches_up) != 0 && target.first_head == 0;
-      if (scores.on) {
-        load_scores(target, plan,
-                    ceil_div(p.rows[note.index].high,
-                             static_cast<std::uint32_t>(Traits::high_tile::page_tokens)));
-      }
+    if constexpr (Scores::enabled) {
+      load_scores(scores, target, plan,
+                  ceil_div(p.rows[note.index].high,
+                           static_cast<std::uint32_t>(Traits::high_tile::page_tokens)));
     }
     sums.clear();
   }
 
   //! @tparam Whole   see attend_blocks
-  //! @tparam Scored  the row catches up
   //! @param page     first page of the tile
   //! @param ordinal  of that page in the row
-  template <class Tile, bool Whole, bool Scored>
-  __device__ void attend(tile_note note, std::uint32_t tile, page_id page,
-                         std::uint32_t ordinal) noexcept
+  template <class Tile, bool Whole, class Scores>
+  __device__ void attend(tile_note note, std::uint32_t tile, page_id page, std::uint32_t ordinal,
+                         Scores& scores) noexcept
   {
     weight_exchange const exchange{at};
-    if constexpr (Scored) {
-      scores.row    = place.row_of_scores();
-      scores.policy = &p.policy;
-      scores.page   = scored(note, page, ordinal, Traits::has_low && note.is(tile_note::low));
+    if constexpr (Scores::enabled) {
+      open_tile(scores, note, page, ordinal, Traits::has_low && note.is(tile_note::low));
     }
-    attend_tile<Tile, Whole, Scored>(tile, note.tokens(), p.options.soft_cap, queries, sums, scores,
-                                     exchange, at);
-    if constexpr (Scored) {
-      if (note.pages() > 0) { scores.close_page(place.record()); }
-    }
+    attend_tile<Tile, Whole>(tile, note.tokens(), p.options.soft_cap, queries, sums, scores,
+                             exchange, at);
+    if constexpr (Scores::enabled) { scores.close_page(); }
     __syncwarp();  // the slot may be filled again
   }
-  //! Calls f(tile type, whether the row catches up), both known to the compiler.
-  template <class F>
-  __device__ void with_kind_of_tile(bool low, F const& f) noexcept
-  {
-    auto const with_scores = [&](auto tile) {
-      if constexpr (Traits::has_scores) {
-        if (scores.on) { return f(tile, std::true_type{}); }
-      }
-      f(tile, std::false_type{});
-    };
-    if (Traits::has_low && low) {
-      with_scores(typename Traits::low_tile{});
-    } else {
-      with_scores(typename Traits::high_tile{});
-    }
-  }
 
-  [[nodiscard]] __device__ scored_page scored(tile_note note, page_id page, std::uint32_t ordinal,
-                                              bool low) const noexcept
+  //! Tells the score path about the tile at hand.
+  __device__ void open_tile(score_path<Traits>& scores, tile_note note, page_id page,
+                            std::uint32_t ordinal, bool low) noexcept
   {
-    std::uint32_t const in_tier = low ? ordinal - place.row_of_scores()->high_pages : ordinal;
+    scored_row const* const row = place.row_of_scores();
+    std::uint32_t const in_tier = low ? ordinal - row->high_pages : ordinal;
     auto const page_tokens      = static_cast<std::uint32_t>(low ? Traits::low_tile::page_tokens
                                                                  : Traits::high_tile::page_tokens);
     tile_segment const& segment = p.cut[low ? 1 : 0].segments[4];
-    return {p.cache.pool.page(page), low ? tier::low : tier::high,
-            in_tier * page_tokens + note.block() * block_tokens,
-            in_tier % static_cast<std::uint32_t>(max_of(1, places)),
-            segment.in_page + segment.per_block * note.block()};
+    scores.row                  = row;
+    scores.policy               = &p.policy;
+    scores.page                 = {p.cache.pool.page(page), low ? tier::low : tier::high,
+                                   in_tier * page_tokens + note.block() * block_tokens,
+                                   segment.in_page + segment.per_block * note.block()};
+    scores.open_page(place.record() + (low ? places : 0) +
+                     in_tier % static_cast<std::uint32_t>(max_of(1, places)));
   }
 
   //! The row's last tile in this warp was read.
   //! @param pages_read  of the row in this warp
   //! @param behind      pages of the warp up to here
   //! @param is_last     the warp's range ends here
+  template <bool CatchesUp>
   __device__ void end_row(row_note const& note, std::uint32_t pages_read, std::uint32_t behind,
                           bool is_last, bool in_low) noexcept
   {
     close(sums, in_low, place.stage(), at);
-    bool catches_up = false;
-    if constexpr (Traits::has_scores) { catches_up = scores.on; }
     bool const has_candidate = at.lane < num_stored_tiers * places;
     if (pages_read == note.pages) {
       target_type const target{p, note.index};
       store_whole_row(target, sums, queries.offset, (note.flags & row_flag::stored) != 0,
                       place.stage(), at);
-      if constexpr (Traits::has_scores) {
-        if (catches_up) {
-          store_scores(target, has_candidate ? place.record()[at.lane] : candidate{}, at.lane);
-        }
-        __syncwarp();
+      if constexpr (CatchesUp) {
+        store_scores(target, has_candidate ? place.record()[at.lane] : candidate{}, at.lane);
       }
+      __syncwarp();
       return;
     }
     partial_row<Traits> const part =
       is_last ? place.last_part(place.warp) : place.first_part(place.warp);
     store_partial(part, sums, queries.offset, at);
-    if constexpr (Traits::has_scores) {
-      if (catches_up && has_candidate) { part.candidates()[at.lane] = place.record()[at.lane]; }
+    if constexpr (CatchesUp) {
+      if (has_candidate) { part.candidates()[at.lane] = place.record()[at.lane]; }
     }
     if (at.lane == 0) {
       row_part& left = place.cta->parts[2 * place.warp + (is_last ? 1 : 0)];
       left.index     = note.index;
-      left.flags     = (note.flags & row_flag::stored) | (catches_up ? row_flag::catches_up : 0u) |
+      left.flags     = (note.flags & row_flag::stored) | (CatchesUp ? row_flag::catches_up : 0u) |
                    (note.ordinal == 0 ? part_flag::begins : 0u) |
                    (note.ordinal + pages_read == note.pages ? part_flag::ends : 0u);
       left.first_page = behind - pages_read;
@@ -323,86 +301,112 @@ struct decode_warp {
     int most_pending              = 1;
     std::uint32_t const something = touch_queries(target_type{p, range.index});
 
+    // Rows that catch up have code of their own, so that they are all who pay for it: what it needs in
+    // registers, and room for instructions. @return whether there is more, for the other code
+    auto const read_rows = [&](auto scores) {
+      using scores_type = decltype(scores);
 #pragma unroll 1
-    for (;;) {
+      for (;;) {
 #pragma unroll 1
-      for (; pending < most_pending && walk.has_more(); ++pending) {
-        page_id id{};
-        tile_note const made = walk.request(stream, into, slot_address(into), notes + into, id);
+        for (; pending < most_pending && walk.has_more(); ++pending) {
+          page_id id{};
+          tile_note const made = walk.request(stream, into, slot_address(into), notes + into, id);
 #pragma unroll
-        for (int i = 0; i < slots; ++i) {
-          queue[i] = i == pending ? made : queue[i];
-          ids[i]   = i == pending ? id : ids[i];
-        }
-        into = slot_after(into);
-      }
-      if (pending == 0) { return; }
-      if (most_pending == 1) { keep(something); }
-      if (queue[0].is(tile_note::begins)) {
-        queue[0].word &= ~tile_note::begins;
-        __syncwarp();
-        row       = notes[slot];
-        row_begin = page;
-        in_low    = false;
-        begin_row(row);
-      }
-      if (most_pending == 1) {
-        walk.look_further();
-        most_pending = slots;
-        continue;
-      }
-      tile_note const note = queue[0];
-      bool const low       = Traits::has_low && note.is(tile_note::low);
-      if (low && !in_low) {
-        begin_low(sums, place.stage(), at);
-        in_low = true;
-      }
-      // Plain tiles, as long as those asked for are plain, too: the slot is filled again at once.
-      bool const alike = walk.alike > 0 && walk.is_low == low && all_plain(queue, low);
-      for (int i = pending; i < slots; ++i) { stream.end(); }
-      auto const read = [&](auto tile_type, auto scored, auto all_whole) {
-        using tile = decltype(tile_type);
-#pragma unroll 1
-        for (;;) {
-          stream.wait(slot);
-          attend<tile, decltype(all_whole)::value, decltype(scored)::value>(
-            note, slot_address(slot), ids[0], row.ordinal + page - row_begin);
-          page += note.pages();
-          if (!decltype(all_whole)::value && !alike) { break; }
-          page_id const id = walk.template request_alike<tile>(stream, slot, slot_address(slot));
-#pragma unroll
-          for (int i = 0; i + 1 < slots; ++i) { ids[i] = ids[i + 1]; }
-          ids[slots - 1] = id;
-          slot           = slot_after(slot);
-          if (walk.alike == 0) { break; }
-        }
-      };
-      with_kind_of_tile(low, [&](auto tile, auto scored) {
-        if constexpr (Traits::has_long_loops) {
-          if (alike && walk.alike >= Traits::tuning::long_run) {
-            return read(tile, scored, std::true_type{});
+          for (int i = 0; i < slots; ++i) {
+            queue[i] = i == pending ? made : queue[i];
+            ids[i]   = i == pending ? id : ids[i];
           }
+          into = slot_after(into);
         }
-        read(tile, scored, std::false_type{});
-      });
-      if (alike) {
-        into = slot;
-        continue;
-      }
-      if (note.is(tile_note::ends)) {
-        end_row(row, page - row_begin, page, page == range.num_pages, in_low);
-      }
+        if (pending == 0) { return false; }
+        if (most_pending == 1) { keep(something); }
+        if (queue[0].is(tile_note::begins)) {
+          __syncwarp();
+          row = notes[slot];
+          if (Traits::has_scores && is_scored(row.index, row.flags) != scores_type::enabled) {
+            return true;
+          }
+          queue[0].word &= ~tile_note::begins;
+          row_begin = page;
+          in_low    = false;
+          begin_row(row, scores);
+        }
+        if (most_pending == 1) {
+          walk.look_further();
+          most_pending = slots;
+          continue;
+        }
+        tile_note const note = queue[0];
+        bool const low       = Traits::has_low && note.is(tile_note::low);
+        if (low && !in_low) {
+          begin_low(sums, place.stage(), at);
+          in_low = true;
+        }
+        // Plain tiles, as long as those asked for are plain, too: the slot is filled again at once.
+        bool const alike = walk.alike > 0 && walk.is_low == low && all_plain(queue, low);
+        for (int i = pending; i < slots; ++i) { stream.end(); }
+        auto const read = [&](auto tile_type, auto all_whole) {
+          using tile = decltype(tile_type);
+#pragma unroll 1
+          for (;;) {
+            stream.wait(slot);
+            attend<tile, decltype(all_whole)::value>(note, slot_address(slot), ids[0],
+                                                     row.ordinal + page - row_begin, scores);
+            page += note.pages();
+            if (!decltype(all_whole)::value && !alike) { break; }
+            page_id const id = walk.template request_alike<tile>(stream, slot, slot_address(slot));
 #pragma unroll
-      for (int i = 0; i + 1 < slots; ++i) {
-        queue[i] = queue[i + 1];
-        ids[i]   = ids[i + 1];
+            for (int i = 0; i + 1 < slots; ++i) { ids[i] = ids[i + 1]; }
+            ids[slots - 1] = id;
+            slot           = slot_after(slot);
+            if (walk.alike == 0) { break; }
+          }
+        };
+        auto const read_tier = [&](auto tile) {
+          if constexpr (Traits::has_long_loops) {
+            if (alike && walk.alike >= Traits::tuning::long_run) {
+              return read(tile, std::true_type{});
+            }
+          }
+          read(tile, std::false_type{});
+        };
+        if (Traits::has_low && low) {
+          read_tier(typename Traits::low_tile{});
+        } else {
+          read_tier(typename Traits::high_tile{});
+        }
+        if (alike) {
+          into = slot;
+          continue;
+        }
+        if (note.is(tile_note::ends)) {
+          end_row<scores_type::enabled>(row, page - row_begin, page, page == range.num_pages,
+                                        in_low);
+        }
+#pragma unroll
+        for (int i = 0; i + 1 < slots; ++i) {
+          queue[i] = queue[i + 1];
+          ids[i]   = ids[i + 1];
+        }
+        slot = slot_after(slot);
+        --pending;
       }
-      slot = slot_after(slot);
-      --pending;
+    };
+    if constexpr (Traits::has_scores) {
+      bool scored = is_scored(range.index, range.of.catches_up != 0 ? row_flag::catches_up : 0u);
+#pragma unroll 1
+      while (scored ? read_rows(score_path<Traits>{}) : read_rows(no_scores{})) { scored = !scored; }
+    } else {
+      read_rows(no_scores{});
     }
   }
 
  private:
+  //! Whether a row catches up; with the first of its passes.
+  [[nodiscard]] static __device__ bool is_scored(std::uint32_t index, std::uint32_t flags) noexcept
+  {
+    return (flags & row_flag::catches_up) != 0 && index % Traits::passes == 0;
+  }
   [[nodiscard]] static __device__ bool all_plain(tile_note const (&queue)[slots], bool low) noexcept
   {
     std::uint32_t const plain = low ? tile_note::plain<typename Traits::low_tile>(true).word

@@ -17,7 +17,6 @@ struct scored_page {
   std::byte* bytes     = nullptr;
   tier of              = tier::high;
   slot_index first     = 0;  //!< slot of the tile's first token
-  std::uint32_t place  = 0;  //!< of its candidate
   std::uint32_t scores = 0;  //!< byte offset of the tile's scores in the page
 };
 
@@ -32,13 +31,16 @@ struct alignas(16) scored_row {
 };
 static_assert(sizeof(scored_row) == 32);
 
-template <class Traits, bool Enabled = Traits::has_scores>
-struct score_path {  // without scores
-  static constexpr bool on = false;
+//! Of a row that does not catch up.
+struct no_scores {
+  static constexpr bool enabled = false;
 };
 
+//! Of a row that catches up.
 template <class Traits>
-struct score_path<Traits, true> {
+struct score_path {
+  static constexpr bool enabled = true;
+
   using columns = lag_columns<Traits::group_size, Traits::score_every>;
   template <class Tile>
   using queries_of = lagged_queries<Tile::head_dim, Tile::key.groups, Tile::key.is_quantised(),
@@ -50,7 +52,6 @@ struct score_path<Traits, true> {
   using high_type = queries_of<typename Traits::high_tile>;
   using low_type  = std::conditional_t<shared, nothing, queries_of<typename Traits::low_tile>>;
 
-  bool on = false;  //!< the row catches up
   high_type high;
   low_type low;
   //! Of columns 2 t and 2 t + 1: what is added to logits in base 2. Minus the log-sum-exp, -inf where there
@@ -59,9 +60,13 @@ struct score_path<Traits, true> {
   float lse[columns::octets][2];  //!< base 2, with a soft-cap
   // Of the tile at hand.
   scored_page page{};
-  candidate best{};  //!< of this lane and page
+  candidate best{};              //!< the record, or what this lane found that goes before it
+  std::int32_t recorded = -1;    //!< position of the record
+  candidate* record     = nullptr;  //!< of the page's tier and place, in the warp's part of the row
   scored_row const* row = nullptr;
   typename Traits::policy const* policy = nullptr;
+
+  __device__ score_path() noexcept {}  // as row_accumulator
 
   //! Reads the due queries of a row from the lag ring.
   //! @param q(query, head)  head_dim floats, or null where there is no such query
@@ -157,32 +162,39 @@ struct score_path<Traits, true> {
 
   __device__ void consider(float score, std::int32_t position, slot_index slot) noexcept
   {
-    scored_row const of             = *row;
-    std::int32_t const count        = of.after.count(position + 1);
+    scored_row const of      = *row;
+    std::int32_t const count = of.after.count(position + 1);
     if (!may_leave(page.of, position, of.num_tokens - 1, of.window, count)) { return; }
     float const importance = importance_of(score, count);
     if (is_nan(importance)) { return; }
     candidate const c{position, slot, policy->priority(importance, position + 1, of.num_tokens)};
-    if (c.before(best)) { best = c; }
+    // As candidate::before, all that are compared being present.
+    if (c.priority < best.priority || (c.priority == best.priority && position < best.position)) {
+      best = c;
+    }
   }
 
-  //! The page is done: the first of all lanes into the record of the row's part.
-  //! @param record  [2, places], shared memory
+  //! A page begins, or a part of one.
+  //! @param of_page  candidate of its tier and place so far, shared memory
+  __device__ void open_page(candidate* of_page) noexcept
+  {
+    record        = of_page;
+    bool const is = of_page->present();
+    recorded      = is ? of_page->position : 0x7FFF'FFFF;
+    best          = {recorded, no_slot, is ? of_page->priority : infinity};
+  }
+  //! It is done: what goes before the record takes its place, which becomes rare as a row is read.
   //! @threads one warp
-  __device__ void close_page(candidate* record) noexcept
+  __device__ void close_page() noexcept
   {
     constexpr unsigned all = 0xFFFF'FFFFu;
-    int const key          = best.present() ? ordered_int(best.priority) : 0x7FFF'FFFF;
-    int const least        = __reduce_min_sync(all, key);
+    bool const is_new      = best.position != recorded;
+    if (!__any_sync(all, is_new)) { return; }
+    int const key   = is_new ? ordered_int(best.priority) : 0x7FFF'FFFF;
+    int const least = __reduce_min_sync(all, key);
     auto const age =
-      key == least && best.present() ? static_cast<std::uint32_t>(best.position) : 0xFFFF'FFFFu;
-    std::uint32_t const first = __reduce_min_sync(all, age);
-    if (age == first && best.present()) {
-      candidate& place =
-        record[(page.of == tier::high ? 0 : Traits::candidate_places) + page.place];
-      if (best.before(place)) { place = best; }
-    }
-    best = candidate{};
+      is_new && key == least ? static_cast<std::uint32_t>(best.position) : 0xFFFF'FFFFu;
+    if (age == __reduce_min_sync(all, age) && is_new) { *record = best; }
     __syncwarp();
   }
 

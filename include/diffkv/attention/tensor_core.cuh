@@ -114,12 +114,16 @@ __device__ inline void keep(std::uint32_t word) noexcept { asm volatile("" ::"r"
 {
   return static_cast<std::uint32_t>(__cvta_generic_to_shared(p));
 }
-//! The same, not computed again wherever it is used: that takes a slow special register.
+//! The same word, not computed again wherever it is used: of the thread's index, that takes a slow special
+//! register.
+[[nodiscard]] __device__ inline std::uint32_t kept(std::uint32_t word) noexcept
+{
+  asm volatile("" : "+r"(word));
+  return word;
+}
 [[nodiscard]] __device__ inline std::uint32_t kept_shared_address(void const* p) noexcept
 {
-  std::uint32_t address = shared_address(p);
-  asm volatile("" : "+r"(address));
-  return address;
+  return kept(shared_address(p));
 }
 __device__ inline void load_shared(std::uint32_t (&w)[4], std::uint32_t address) noexcept
 {
