@@ -33,11 +33,6 @@ TEST_CASE("decode_plan: three rows over four warps are cut as by hand", "[host]"
   rows[0]                 = {{33, 1}, {3, 1}, 7};
   rows[2]                 = {{0, 33}, {1, 2}, no_slot};
   cache.ref().layer(0, 1) = {60, {50, 40, 57}};
-  for (std::uint32_t i = 0; i < 4; ++i) {
-    cache.ref().table.entry(3, tier::high, i) = page_id{10 + i};
-    cache.ref().table.entry(3, tier::low, i)  = page_id{20 + i};
-    cache.ref().table.entry(5, tier::low, i)  = page_id{30 + i};
-  }
   test::host_workspace const work{cache.shape(), 1, {1, 1}, {2, 2, 1}};
   std::uint32_t const slot = 0;
   host::plan_decode(cache.ref(), {&slot, nullptr, 1}, {1, 1}, work.ref());
@@ -47,15 +42,13 @@ TEST_CASE("decode_plan: three rows over four warps are cut as by hand", "[host]"
   CHECK(work.ref().totals[0].num_rows == 3);
   // Pages 0 | 1 2 | 3 | 4 5: shares begin at 0, 1, 3, 4.
   warp_range const* const ranges     = work.ref().ranges;
-  std::uint32_t const expected[4][5] = {
-    {0, 0, 1, 10, 3}, {0, 1, 2, 11, 3}, {0, 3, 1, 20, 3}, {2, 0, 2, 30, 5}};
+  std::uint32_t const expected[4][4] = {{0, 0, 1, 3}, {0, 1, 2, 3}, {0, 3, 1, 3}, {2, 0, 2, 5}};
   for (int w = 0; w < 4; ++w) {
     CAPTURE(w);
     CHECK(ranges[w].index == expected[w][0]);
     CHECK(ranges[w].first_page == expected[w][1]);
     CHECK(ranges[w].num_pages == expected[w][2]);
-    CHECK(static_cast<std::uint32_t>(ranges[w].page) == expected[w][3]);
-    CHECK(ranges[w].of.row == expected[w][4]);
+    CHECK(ranges[w].of.row == expected[w][3]);
   }
   // t = 59 and layer 1: 60 mod 2 = 0. The last row was refused a slot and records nothing.
   planned_row const* const plan = work.ref().rows;
@@ -75,9 +68,6 @@ TEST_CASE("decode_plan: a row read twice is two launch rows beside each other", 
   test::host_cache cache{test::plan_parts({1, 1, 1, 400, 0}, small_tiers())};
   cache.ref().state.rows[0] = {{40, 70}, {3, 3}, 39};
   cache.ref().layer(0, 0)   = {110, {100, 64, 100}};
-  for (std::uint32_t e = 0; e < cache.ref().table.row_entries; ++e) {
-    cache.ref().table.entries[e] = page_id{e};
-  }
   test::host_workspace const work{cache.shape(), 1, {0, 1}, {1, 2, 2}};
   std::uint32_t const slot = 0;
   host::plan_decode(cache.ref(), {&slot, nullptr, 1}, {0, 1}, work.ref());
@@ -86,7 +76,6 @@ TEST_CASE("decode_plan: a row read twice is two launch rows beside each other", 
     CHECK(work.ref().ranges[w].index == w);
     CHECK(work.ref().ranges[w].first_page == 0);
     CHECK(work.ref().ranges[w].num_pages == 6);
-    CHECK(work.ref().ranges[w].page == page_id{0});
     CHECK(work.ref().rows[w].catches_up == 0);  // a cache without scores
   }
 }

@@ -58,19 +58,17 @@ struct plan_block {
   [[nodiscard]] __device__ warp_range range_at(counted_rows const& counted, std::uint32_t page,
                                                std::uint32_t num_pages) const
   {
-    std::uint32_t const i    = rows.row_of_page(counted.count, page);
-    found_row const found    = rows.find(counted.first + i);
-    std::uint32_t const high = pages_filled_by<typename Layouts::high>(found.tokens.high);
-    std::uint32_t own        = page - (i == 0 ? 0 : rows.ends[i - 1]);
-    std::uint32_t index      = counted.first + i;
+    std::uint32_t const i = rows.row_of_page(counted.count, page);
+    found_row const found = rows.find(counted.first + i);
+    std::uint32_t own     = page - (i == 0 ? 0 : rows.ends[i - 1]);
+    std::uint32_t index   = counted.first + i;
     if (p.passes > 1) {
-      std::uint32_t const of_pass = high + pages_filled_by<typename Layouts::low>(found.tokens.low);
-      index                       = index * p.passes + own / of_pass;
+      std::uint32_t const of_pass = pages_filled_by<typename Layouts::high>(found.tokens.high) +
+                                    pages_filled_by<typename Layouts::low>(found.tokens.low);
+      index = index * p.passes + own / of_pass;
       own %= of_pass;
     }
-    page_id const id = own < high ? p.table.entry(found.at.row, tier::high, own)
-                                  : p.table.entry(found.at.row, tier::low, own - high);
-    return {rows.plan(found, rows.due_in(found.state).catches_up), index, own, num_pages, id};
+    return {rows.plan(found, rows.due_in(found.state).catches_up), index, own, num_pages, 0};
   }
 
   //! The part's ranges that begin in the counted rows; with the first rows also those without pages.
@@ -188,7 +186,6 @@ struct plan_launch {
   p.count               = batch.count;
   p.rows                = cache.state.rows;
   p.layers              = cache.state.layers;
-  p.table               = cache.table;
   p.ranges              = work.ranges + l * work.grid.num_warps();
   p.planned_rows        = work.rows + l * work.num_rows;
   p.sequences           = work.sequences + l * work.capacity;

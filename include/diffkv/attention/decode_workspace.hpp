@@ -75,13 +75,13 @@ struct alignas(16) planned_row {
   std::uint16_t catches_up = 0;  //!< scores and candidates are made anew
 };
 
-//! Where a warp begins: all that it needs to ask for its first page.
+//! Where a warp begins.
 struct alignas(32) warp_range {
   planned_row of{};
   std::uint32_t index      = 0;  //!< of that row in the launch
   std::uint32_t first_page = 0;  //!< within the row: high pages, then low ones
   std::uint32_t num_pages  = 0;  //!< of the warp, over as many rows as it takes
-  page_id page             = no_page;
+  std::uint32_t pad        = 0;
 };
 
 //! A (sequence, layer) as it was when the plan was made: attention writes `last_query` anew while other

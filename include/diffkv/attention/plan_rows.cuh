@@ -39,7 +39,6 @@ struct decode_plan_params {
   std::uint32_t const* count;
   row_state const* rows;
   layer_state const* layers;
-  page_table_ref table;
   warp_range* ranges;
   planned_row* planned_rows;
   planned_sequence* sequences;

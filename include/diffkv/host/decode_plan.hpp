@@ -48,17 +48,13 @@ struct planned_page {
 }
 
 //! Where the warp begins that takes pages[first .. last - 1].
-[[nodiscard]] inline warp_range plan_range(cache_ref const& cache, planned_row const* rows,
+[[nodiscard]] inline warp_range plan_range(planned_row const* rows,
                                            std::vector<planned_page> const& pages,
                                            std::uint32_t first, std::uint32_t last)
 {
   if (first == last) { return {}; }
   planned_page const begin = pages[first];
-  planned_row const& row   = rows[begin.index];
-  std::uint32_t const high = cache.tiers.pages_for(tier::high, row.high);
-  page_id const id         = begin.page < high ? cache.table.entry(row.row, tier::high, begin.page)
-                                               : cache.table.entry(row.row, tier::low, begin.page - high);
-  return {row, begin.index, begin.page, last - first, id};
+  return {rows[begin.index], begin.index, begin.page, last - first, 0};
 }
 
 }  // namespace detail
@@ -101,7 +97,7 @@ inline void plan_decode(cache_ref const& cache, batch_ref const& batch, layer_ra
     work.totals[l]  = total;
     for (std::uint32_t w = 0; w < num_warps; ++w) {
       work.ranges[l * num_warps + w] =
-        detail::plan_range(cache, rows, pages, share_begin(total.num_pages, w, num_warps),
+        detail::plan_range(rows, pages, share_begin(total.num_pages, w, num_warps),
                            share_begin(total.num_pages, w + 1, num_warps));
     }
   }
