@@ -211,23 +211,22 @@ __device__ void attend_tile(std::uint32_t tile, int tokens, float soft_cap,
   constexpr int rest    = Tile::tile_blocks % at_once;
   constexpr int whole   = Tile::tile_blocks / at_once;
   if constexpr (whole == 1) {
-    attend_blocks<Tile, at_once, Whole>(tile, 0, tokens, soft_cap, queries, row, scores,
-                                                exchange, at);
+    attend_blocks<Tile, at_once, Whole>(tile, 0, tokens, soft_cap, queries, row, scores, exchange,
+                                        at);
   } else {
 #pragma unroll 1
     for (int i = 0; i < whole; ++i) {
       int const first_block = i * at_once;
       if (!Whole && tokens <= first_block * block_tokens) { return; }
-      attend_blocks<Tile, at_once, Whole>(tile, first_block,
-                                                  tokens - first_block * block_tokens, soft_cap,
-                                                  queries, row, scores, exchange, at);
+      attend_blocks<Tile, at_once, Whole>(tile, first_block, tokens - first_block * block_tokens,
+                                          soft_cap, queries, row, scores, exchange, at);
     }
   }
   if constexpr (rest > 0) {
     constexpr int first_block = whole * at_once;
     if (!Whole && tokens <= first_block * block_tokens) { return; }
     attend_blocks<Tile, rest, Whole>(tile, first_block, tokens - first_block * block_tokens,
-                                             soft_cap, queries, row, scores, exchange, at);
+                                     soft_cap, queries, row, scores, exchange, at);
   }
 }
 

@@ -5,8 +5,9 @@
 //! @file
 //! One warp of decode attention: reads its share of the pages of a layer, tile by tile, and keeps the
 //! sums of the row at hand in registers.
-//! Read before this: attention/row_merge.cuh.  Read next: attention/decode.cuh.
+//! Read before this: attention/lagged_row.cuh.  Read next: attention/decode.cuh.
 #include <diffkv/attention/attend_blocks.cuh>
+#include <diffkv/attention/lagged_row.cuh>
 #include <diffkv/attention/row_merge.cuh>
 #include <diffkv/core/launch.cuh>  // wait_for_previous
 
@@ -78,90 +79,10 @@ struct decode_warp {
         rotate_share<Traits::head_dim, groups, 8, 1>(x, place.stage(), at.lane);
       }
       if constexpr (Traits::has_scores) {
-        if (keeps) { keep_queries<share>(x, s, target, position, slot); }
+        if (keeps) { lag().template keep<share>(x, s, target, position, slot); }
       }
       columns.set(s, x, options.scale * unit, reinterpret_cast<std::uint32_t*>(place.stage()), at);
     }
-  }
-
-  //! Conditioned queries of four heads into the lag ring: by way of shared memory, as memory that is
-  //! written by parts of a sector is read first.
-  template <class Share>
-  __device__ void keep_queries(float const (&x)[Share::elements], int s, target_type const& target,
-                               std::int32_t position, std::uint32_t slot) const noexcept
-  {
-    constexpr int head_dim = Traits::head_dim;
-    float* const stage     = place.stage();
-    int const owner        = at.lane % 8;
-    __syncwarp();
-#pragma unroll
-    for (int e = 0; e < Share::elements; e += 4) {
-      if (!Share::exists(owner, e)) { continue; }
-      *reinterpret_cast<float4*>(stage + at.lane / 8 * head_dim + Share::dim(owner, e)) =
-        float4{x[e], x[e + 1], x[e + 2], x[e + 3]};
-    }
-    __syncwarp();
-    float* const to = p.cache.queries.queries +
-                      target.place_in_ring(slot, position, 4 * s) * std::size_t{head_dim};
-#pragma unroll
-    for (int h = 0; h < 4; ++h) {
-      if (!target.has(4 * s + h)) { break; }
-      warp_vector<head_dim> const v;
-#pragma unroll
-      for (int q = 0; q < v.quads_per_lane; ++q) {
-        int const i = h * head_dim + 4 * v.quad(at.lane, q);
-        if (v.has(at.lane, q)) {
-          *reinterpret_cast<float4*>(to + i) = *reinterpret_cast<float4 const*>(stage + i);
-        }
-      }
-    }
-  }
-
-  //! The due queries of a row that catches up.
-  __device__ void load_scores(score_path<Traits>& scores, target_type const& target,
-                              planned_sequence const& plan, std::uint32_t high_pages) noexcept
-  {
-    using columns          = typename score_path<Traits>::columns;
-    cache_ref const& cache = p.cache;
-    auto const exists      = [&](int query, int head) {
-      return query < plan.last_query - plan.first_query && head < Traits::group_size &&
-             query < Traits::score_every;
-    };
-    auto const place_of = [&](int query, int head) {
-      return target.place_in_ring(plan.slot, plan.first_query + query, head);
-    };
-    scores.load(
-      [&](int query, int head) -> float const* {
-        return exists(query, head)
-                 ? cache.queries.queries + place_of(query, head) * std::size_t{Traits::head_dim}
-                 : nullptr;
-      },
-      p.options.scale, at);
-#pragma unroll
-    for (int i = 0; i < columns::octets; ++i) {
-#pragma unroll
-      for (int n = 0; n < 2; ++n) {
-        int const column   = 8 * i + 2 * at.t + n;
-        int const query    = columns::query(column);
-        int const head     = columns::head(column);
-        scores.lse[i][n]   = infinity;
-        scores.start[i][n] = Traits::variant::soft_cap ? 0.0f : minus_infinity;
-        if (!exists(query, head)) { continue; }
-        std::size_t const from = place_of(query, head);
-        float const lse        = cache.queries.lse[from];
-        scores.lse[i][n]       = is_finite(lse) ? lse * log2_of_e : infinity;
-        scores.start[i][n] =
-          Traits::variant::soft_cap ? cache.queries.offset_logits[from] : -scores.lse[i][n];
-      }
-    }
-    if (at.lane == 0) {
-      query_span after = plan.queries;
-      after.last_query = max_of(after.last_query, plan.last_query);
-      *place.row_of_scores() = {after,      plan.num_tokens,    plan.first_query,
-                                high_pages, cache.shape.window, p.options.sliding_window};
-    }
-    if (at.lane < num_stored_tiers * places) { place.record()[at.lane] = candidate{}; }
-    __syncwarp();
   }
 
   template <class Scores>
@@ -179,9 +100,9 @@ struct decode_warp {
         p.options.sliding_window > 0 ? plan.num_tokens - p.options.sliding_window : -1;
     }
     if constexpr (Scores::enabled) {
-      load_scores(scores, target, plan,
-                  ceil_div(p.rows[note.index].high,
-                           static_cast<std::uint32_t>(Traits::high_tile::page_tokens)));
+      lag().load(scores, target, plan,
+                 ceil_div(p.rows[note.index].high,
+                          static_cast<std::uint32_t>(Traits::high_tile::page_tokens)));
     }
     sums.clear();
   }
@@ -194,31 +115,11 @@ struct decode_warp {
                          Scores& scores) noexcept
   {
     weight_exchange const exchange{at};
-    if constexpr (Scores::enabled) {
-      open_tile(scores, note, page, ordinal, Traits::has_low && note.is(tile_note::low));
-    }
+    if constexpr (Scores::enabled) { lag().open(scores, note, page, ordinal); }
     attend_tile<Tile, Whole>(tile, note.tokens(), p.options.soft_cap, queries, sums, scores,
                              exchange, at);
     if constexpr (Scores::enabled) { scores.close_page(); }
     __syncwarp();  // the slot may be filled again
-  }
-
-  //! Tells the score path about the tile at hand.
-  __device__ void open_tile(score_path<Traits>& scores, tile_note note, page_id page,
-                            std::uint32_t ordinal, bool low) noexcept
-  {
-    scored_row const* const row = place.row_of_scores();
-    std::uint32_t const in_tier = low ? ordinal - row->high_pages : ordinal;
-    auto const page_tokens      = static_cast<std::uint32_t>(low ? Traits::low_tile::page_tokens
-                                                                 : Traits::high_tile::page_tokens);
-    tile_segment const& segment = p.cut[low ? 1 : 0].segments[4];
-    scores.row                  = row;
-    scores.policy               = &p.policy;
-    scores.page                 = {p.cache.pool.page(page), low ? tier::low : tier::high,
-                                   in_tier * page_tokens + note.block() * block_tokens,
-                                   segment.in_page + segment.per_block * note.block()};
-    scores.open_page(place.record() + (low ? places : 0) +
-                     in_tier % static_cast<std::uint32_t>(max_of(1, places)));
   }
 
   //! The row's last tile in this warp was read.
@@ -301,8 +202,8 @@ struct decode_warp {
     int most_pending              = 1;
     std::uint32_t const something = touch_queries(target_type{p, range.index});
 
-    // Rows that catch up have code of their own, so that they are all who pay for it: what it needs in
-    // registers, and room for instructions. @return whether there is more, for the other code
+    // Rows that catch up have code of their own, so that they are all who pay for it: what it needs
+    // in registers, and room for instructions. @return whether there is more, for the other code
     auto const read_rows = [&](auto scores) {
       using scores_type = decltype(scores);
 #pragma unroll 1
@@ -395,13 +296,20 @@ struct decode_warp {
     if constexpr (Traits::has_scores) {
       bool scored = is_scored(range.index, range.of.catches_up != 0 ? row_flag::catches_up : 0u);
 #pragma unroll 1
-      while (scored ? read_rows(score_path<Traits>{}) : read_rows(no_scores{})) { scored = !scored; }
+      while (scored ? read_rows(score_path<Traits>{}) : read_rows(no_scores{})) {
+        scored = !scored;
+      }
     } else {
       read_rows(no_scores{});
     }
   }
 
  private:
+  [[nodiscard]] __device__ lagged_row<Traits, T, Out> lag() const noexcept
+  {
+    return {p, place, at};
+  }
+
   //! Whether a row catches up; with the first of its passes.
   [[nodiscard]] static __device__ bool is_scored(std::uint32_t index, std::uint32_t flags) noexcept
   {

@@ -47,7 +47,7 @@ struct lagged_queries {
 
   std::uint32_t columns[Octets][steps][2];
   std::uint32_t rest[two ? Octets : 1][steps][2];
-  float factor[Octets][2];  //!< of the columns 2 t and 2 t + 1
+  float factor[Octets][2];        //!< of the columns 2 t and 2 t + 1
   float sums[Octets][2][groups];  //!< of the elements, times factor
 
   //! @param x      a lane's share of column 8 i + g; 0 where there is none
@@ -86,8 +86,8 @@ struct lagged_queries {
       for (int g = 0; g < groups; ++g) {
         float const sum =
           sum_over_lanes<4>(rounded.sum(g * share::per_group, share::per_group)) * own_factor;
-        sums[i][0][g]   = __shfl_sync(all, sum, 8 * at.t);
-        sums[i][1][g]   = __shfl_sync(all, sum, 8 * at.t + 4);
+        sums[i][0][g] = __shfl_sync(all, sum, 8 * at.t);
+        sums[i][1][g] = __shfl_sync(all, sum, 8 * at.t + 4);
       }
     } else {
       float const normal = f16_normaliser(greatest);

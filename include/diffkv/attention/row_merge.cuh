@@ -5,7 +5,7 @@
 //! @file
 //! Rows that several warps have read: when all warps of a CTA are done they merge their parts, and the
 //! CTA that comes last merges those of the CTAs.
-//! Read before this: attention/page_walk.cuh.  Read next: attention/decode_warp.cuh.
+//! Read before this: attention/page_walk.cuh.  Read next: attention/lagged_row.cuh.
 //!
 //! This code runs once a CTA and is fetched cold: kept small. A warp merges one head at a time.
 #include <diffkv/attention/page_walk.cuh>

@@ -101,9 +101,9 @@ struct row_target {
     }
     if constexpr (Traits::has_scores) {
       if (!stored) { return; }
-      planned_sequence const& plan = p.sequences[sequence];
-      std::size_t const i          = place_in_ring(plan.slot, plan.num_tokens - 1, h);
-      p.cache.queries.lse[i]       = lse;
+      planned_sequence const& plan     = p.sequences[sequence];
+      std::size_t const i              = place_in_ring(plan.slot, plan.num_tokens - 1, h);
+      p.cache.queries.lse[i]           = lse;
       p.cache.queries.offset_logits[i] = offset;
     }
   }

@@ -60,8 +60,8 @@ struct score_path {
   float lse[columns::octets][2];  //!< base 2, with a soft-cap
   // Of the tile at hand.
   scored_page page{};
-  candidate best{};              //!< the record, or what this lane found that goes before it
-  std::int32_t recorded = -1;    //!< position of the record
+  candidate best{};                 //!< the record, or what this lane found that goes before it
+  std::int32_t recorded = -1;       //!< position of the record
   candidate* record     = nullptr;  //!< of the page's tier and place, in the warp's part of the row
   scored_row const* row = nullptr;
   typename Traits::policy const* policy = nullptr;
@@ -131,8 +131,8 @@ struct score_path {
       std::int32_t const query_position = row->first_query + query;
       bool seen                         = position < query_position;
       if constexpr (Traits::variant::sliding_window) {
-        seen =
-          seen && (row->window_of_attention <= 0 || position > query_position - row->window_of_attention);
+        seen = seen && (row->window_of_attention <= 0 ||
+                        position > query_position - row->window_of_attention);
       }
       sum += seen && greatest < 128.0f ? fast_exp2(greatest) : 0.0f;  // finite ones only
     }

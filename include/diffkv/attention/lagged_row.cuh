@@ -1,0 +1,123 @@
+// SPDX-FileCopyrightText: 2026 The diffkv authors
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+//! @file
+//! A row and its place in the lag ring: its queries are kept, earlier ones are read, and the score path is
+//! told about its tiles.
+//! Read before this: attention/row_merge.cuh.  Read next: attention/decode_warp.cuh.
+#include <diffkv/attention/row_merge.cuh>
+
+namespace diffkv::detail {
+
+template <class Traits, class T, class Out>
+struct lagged_row {
+  using target_type           = row_target<Traits, T, Out>;
+  static constexpr int places = Traits::candidate_places;
+
+  decode_params<Traits, T, Out> const& p;
+  decode_place<Traits> const& place;
+  fragment_lane at;
+
+  //! Keeps conditioned queries of four heads: by way of shared memory, as memory of which a part of a
+  //! sector is written has to be read first.
+  //! @param x  a lane's eighth of head 4 s + lane / 8
+  template <class Share>
+  __device__ void keep(float const (&x)[Share::elements], int s, target_type const& target,
+                       std::int32_t position, std::uint32_t slot) const noexcept
+  {
+    constexpr int head_dim = Traits::head_dim;
+    float* const stage     = place.stage();
+    int const owner        = at.lane % 8;
+    __syncwarp();
+#pragma unroll
+    for (int e = 0; e < Share::elements; e += 4) {
+      if (!Share::exists(owner, e)) { continue; }
+      *reinterpret_cast<float4*>(stage + at.lane / 8 * head_dim + Share::dim(owner, e)) =
+        float4{x[e], x[e + 1], x[e + 2], x[e + 3]};
+    }
+    __syncwarp();
+    float* const to =
+      p.cache.queries.queries + target.place_in_ring(slot, position, 4 * s) * std::size_t{head_dim};
+#pragma unroll
+    for (int h = 0; h < 4; ++h) {
+      if (!target.has(4 * s + h)) { break; }
+      warp_vector<head_dim> const v;
+#pragma unroll
+      for (int q = 0; q < v.quads_per_lane; ++q) {
+        int const i = h * head_dim + 4 * v.quad(at.lane, q);
+        if (v.has(at.lane, q)) {
+          *reinterpret_cast<float4*>(to + i) = *reinterpret_cast<float4 const*>(stage + i);
+        }
+      }
+    }
+  }
+
+  //! The due queries of a row that catches up.
+  __device__ void load(score_path<Traits>& scores, target_type const& target,
+                       planned_sequence const& plan, std::uint32_t high_pages) const noexcept
+  {
+    using columns          = typename score_path<Traits>::columns;
+    cache_ref const& cache = p.cache;
+    auto const exists      = [&](int query, int head) {
+      return query < plan.last_query - plan.first_query && head < Traits::group_size &&
+             query < Traits::score_every;
+    };
+    auto const place_of = [&](int query, int head) {
+      return target.place_in_ring(plan.slot, plan.first_query + query, head);
+    };
+    scores.load(
+      [&](int query, int head) -> float const* {
+        return exists(query, head)
+                 ? cache.queries.queries + place_of(query, head) * std::size_t{Traits::head_dim}
+                 : nullptr;
+      },
+      p.options.scale, at);
+#pragma unroll
+    for (int i = 0; i < columns::octets; ++i) {
+#pragma unroll
+      for (int n = 0; n < 2; ++n) {
+        int const column   = 8 * i + 2 * at.t + n;
+        int const query    = columns::query(column);
+        int const head     = columns::head(column);
+        scores.lse[i][n]   = infinity;
+        scores.start[i][n] = Traits::variant::soft_cap ? 0.0f : minus_infinity;
+        if (!exists(query, head)) { continue; }
+        std::size_t const from = place_of(query, head);
+        float const lse        = cache.queries.lse[from];
+        scores.lse[i][n]       = is_finite(lse) ? lse * log2_of_e : infinity;
+        scores.start[i][n] =
+          Traits::variant::soft_cap ? cache.queries.offset_logits[from] : -scores.lse[i][n];
+      }
+    }
+    if (at.lane == 0) {
+      query_span after       = plan.queries;
+      after.last_query       = max_of(after.last_query, plan.last_query);
+      *place.row_of_scores() = {after,      plan.num_tokens,    plan.first_query,
+                                high_pages, cache.shape.window, p.options.sliding_window};
+    }
+    if (at.lane < num_stored_tiers * places) { place.record()[at.lane] = candidate{}; }
+    __syncwarp();
+  }
+
+  //! Tells the score path about the tile at hand.
+  __device__ void open(score_path<Traits>& scores, tile_note note, page_id page,
+                       std::uint32_t ordinal) const noexcept
+  {
+    bool const low              = Traits::has_low && note.is(tile_note::low);
+    scored_row const* const row = place.row_of_scores();
+    std::uint32_t const in_tier = low ? ordinal - row->high_pages : ordinal;
+    auto const page_tokens      = static_cast<std::uint32_t>(low ? Traits::low_tile::page_tokens
+                                                                 : Traits::high_tile::page_tokens);
+    tile_segment const& segment = p.cut[low ? 1 : 0].segments[4];
+    scores.row                  = row;
+    scores.policy               = &p.policy;
+    scores.page                 = {p.cache.pool.page(page), low ? tier::low : tier::high,
+                                   in_tier * page_tokens + note.block() * block_tokens,
+                                   segment.in_page + segment.per_block * note.block()};
+    scores.open_page(place.record() + (low ? places : 0) +
+                     in_tier % static_cast<std::uint32_t>(max_of(1, places)));
+  }
+};
+
+}  // namespace diffkv::detail
