@@ -147,6 +147,8 @@ class importance_hopper_cta {
             settle(products);
             add(sums, products, query.stage, first[0] - from, first[1] - from, from < first_all);
           }
+          // All lanes have used the tile's lse. From the ring's second turn on, racecheck reports
+          // these reads beside the next stores, as it does not see the warp's being in step.
           __syncwarp();
           release(exchange_.queries.free(query.stage));
           query.advance();

@@ -229,7 +229,7 @@ class prefill_hopper_cta {
       rows.add_values(weights, values(block.stage));
     } else {
       rows.add_values_seen(weights, values(block.stage), n * tuning::keys);
-      __syncwarp();  // all lanes have read the values
+      wait_at(1 + tuning::warpgroups + i, warpgroup_threads);  // all have read the values
     }
     release(exchange_.values.free(block.stage));
     block.advance();
