@@ -8,7 +8,7 @@
   scripts/performance.py store FILE ...
                                   stores what a bench wrote elsewhere (--benchmark_out, JSON; of
                                   several files as one), then renders; needs --name, --device and
-                                  --command
+                                  --command. diffkv_llama3_throughput --out writes the same form
   scripts/performance.py counters CASE=FILE ...
                                   stores counters of decode attention (FILE: output of ncu --csv; CASE:
                                   as in attention_once/CASE), then renders; needs the same. The
@@ -72,7 +72,8 @@ def measurements(document):
             if isinstance(value, (int, float)) and key not in NO_COUNTERS
         }
         for clock in ["real_time", "cpu_time"]:
-            counters[f"{clock}_s"] = entry[clock] * SECONDS[entry.get("time_unit", "ns")]
+            if clock in entry:  # a program that measures a GPU has no time of the processor
+                counters[f"{clock}_s"] = entry[clock] * SECONDS[entry.get("time_unit", "ns")]
         if entry["run_type"] == "iteration":
             single.setdefault(name, []).append(counters)
         elif entry.get("aggregate_name") == "median":

@@ -4,9 +4,11 @@
 //! @file
 //! diffkv_llama3_throughput: how fast the decode loop is on a GPU, with random weights of a published
 //! shape, over a compressed cache and over 16-bit pages. docs/throughput.md says what is measured and how.
-//! Read before this: llama3/throughput/step_times.hpp, llama3/throughput/generation.hpp.
+//! Read before this: llama3/throughput/step_times.hpp, llama3/throughput/generation.hpp,
+//! llama3/throughput/arrivals.hpp.
 #include "llama3/cuda/cuda_device.hpp"
 #include "llama3/cuda/gpu_memory.hpp"
+#include "llama3/throughput/arrivals.hpp"
 #include "llama3/throughput/generation.hpp"
 #include "llama3/throughput/step_times.hpp"
 
@@ -28,6 +30,20 @@ std::string device_name()
   return fmt::format("{}, CUDA {}.{}", properties.name, version / 1000, version % 1000 / 10);
 }
 
+std::vector<llama3::measured_result> measure(llama3::throughput_options const& options)
+{
+  llama3::gpu_stream const stream;
+  switch (options.mode) {
+    case llama3::throughput_mode::step:
+      return llama3::measure_steps(options, stream.get());
+    case llama3::throughput_mode::throughput:
+      return llama3::measure_throughput(options, stream.get());
+    case llama3::throughput_mode::arrivals:
+      break;
+  }
+  return llama3::measure_arrivals(options, stream.get());
+}
+
 int run(llama3::throughput_options const& options, std::string const& command)
 {
   std::string why;
@@ -35,17 +51,14 @@ int run(llama3::throughput_options const& options, std::string const& command)
     fmt::print(stderr, "{}\n", why);
     return 1;
   }
-  llama3::gpu_stream const stream;
-  bool const is_step = options.mode == llama3::throughput_mode::step;
   fmt::print("{}\n{}\nthe mix of tiers is given, not from attention\n", device_name(), command);
-  if (!is_step) {
+  if (options.mode != llama3::throughput_mode::step) {
     auto const config = llama3::config_of(llama3::find_shape(options.shape), options.num_layers, 1);
     fmt::print("weights {:.3f} GB, keys and values {:.3f} GB\n",
                1e-9 * static_cast<double>(llama3::weight_bytes(config)),
                1e-9 * static_cast<double>(llama3::kv_budget(options, config)));
   }
-  auto const results = is_step ? llama3::measure_steps(options, stream.get())
-                               : llama3::measure_throughput(options, stream.get());
+  auto const results = measure(options);
   for (auto const& result : results) { fmt::print("{}", llama3::as_text(result)); }
   if (options.out.empty()) { return 0; }
   std::ofstream file{options.out, std::ios::binary};

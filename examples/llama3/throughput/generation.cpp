@@ -109,9 +109,7 @@ std::vector<measured_result> measure_throughput(throughput_options const& o, cud
   device_model model{config, random_weights(config, 1, stream), setup.max_tokens, most_tokens,
                      stream};
 
-  std::string const name = o.num_layers == 0
-                             ? std::string{shape.short_name}
-                             : fmt::format("{}_{}_layers", shape.short_name, o.num_layers);
+  std::string const name = figure_name(shape, o.num_layers);
   std::vector<measured_result> results;
   std::vector<double> rates;
   for (bool const is_mix : {true, false}) {

@@ -6,6 +6,7 @@
 
 #include <algorithm>  // max, min
 #include <chrono>
+#include <cstddef>  // ptrdiff_t
 #include <random>
 #include <stdexcept>  // runtime_error
 
@@ -95,9 +96,29 @@ void measured_cache::use(step_parts const& parts, int family)
   runner_.use_graph_family(family);
 }
 
-double measured_cache::fill(int num_tokens, bool all)
+void measured_cache::release()
 {
   if (is_filled_) { runner_.release(slots_); }
+  is_filled_ = false;
+}
+
+void measured_cache::capture_graphs()
+{
+  static_cast<void>(fill(1, true));
+  int last = 0;
+  for (std::size_t count = 1; count <= slots_.size(); ++count) {
+    if (int const size = runner::padded(static_cast<int>(count)); size != last) {
+      last = size;
+      runner_.step({slots_.begin(), slots_.begin() + static_cast<std::ptrdiff_t>(count)});
+      expect_no_refusal(runner_.collect());
+    }
+  }
+  release();
+}
+
+double measured_cache::fill(int num_tokens, bool all)
+{
+  release();
   is_filled_ = true;
   int const at_once =
     std::min(runner_.max_prompts(), std::max(1, runner_.max_prompt_tokens() / num_tokens));

@@ -55,6 +55,12 @@ class measured_cache {
   //! Steps until the sequences have got so many more tokens; seconds by the host's clock.
   double run_steps(int num_tokens);
 
+  //! Ends the sequences there are, and captures the graphs of all sizes of a batch, so that none is captured
+  //! while requests wait.
+  void capture_graphs();
+  //! For a scheduler, while no sequence of this class runs.
+  [[nodiscard]] batch_runner& runs() noexcept { return runner_; }
+
   [[nodiscard]] diffkv::sequence_usage usage() { return runner_.usage(0); }
   [[nodiscard]] std::uint64_t free_pages() { return runner_.free_pages(); }
   [[nodiscard]] std::uint64_t num_pages() const { return runner_.num_pages(); }
@@ -68,6 +74,7 @@ class measured_cache {
  private:
   [[nodiscard]] device_cache_setup device_setup() const;
   [[nodiscard]] runner make_runner(device_model& of);
+  void release();
   void expect_no_refusal(step_result const& result) const;
 
   device_model& model_;

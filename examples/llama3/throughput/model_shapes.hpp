@@ -70,6 +70,13 @@ inline constexpr model_shape model_shapes[] = {
   return config;
 }
 
+//! As it stands in the names of figures: a shape that is cut says so.
+[[nodiscard]] inline std::string figure_name(model_shape const& shape, int num_layers)
+{
+  std::string const name = shape.short_name;
+  return num_layers == 0 ? name : name + "_" + std::to_string(num_layers) + "_layers";
+}
+
 //! Bytes of the matrices in f16; norms and biases are not worth mentioning.
 [[nodiscard]] inline std::int64_t weight_bytes(model_config const& c)
 {

@@ -5,7 +5,8 @@
 //! @file
 //! Numbers from many times.
 //! Read next: llama3/throughput/step_times.hpp.
-#include <algorithm>  // sort
+#include <algorithm>  // max, sort
+#include <cmath>      // ceil
 #include <cstddef>    // size_t
 #include <stdexcept>  // invalid_argument
 #include <utility>    // pair
@@ -20,6 +21,25 @@ namespace llama3 {
   std::sort(values.begin(), values.end());
   std::size_t const middle = values.size() / 2;
   return values.size() % 2 != 0 ? values[middle] : 0.5 * (values[middle - 1] + values[middle]);
+}
+
+//! The value that a share of all values is not above: nearest rank.
+//! @throws std::invalid_argument without values
+[[nodiscard]] inline double quantile(std::vector<double> values, double share)
+{
+  if (values.empty()) { throw std::invalid_argument("quantile: of nothing"); }
+  std::sort(values.begin(), values.end());
+  double const rank = std::ceil(share * static_cast<double>(values.size()));
+  return values[std::max<std::size_t>(1, static_cast<std::size_t>(rank)) - 1];
+}
+
+//! @throws std::invalid_argument without values
+[[nodiscard]] inline double mean(std::vector<double> const& values)
+{
+  if (values.empty()) { throw std::invalid_argument("mean: of nothing"); }
+  double sum = 0.0;
+  for (double const value : values) { sum += value; }
+  return sum / static_cast<double>(values.size());
 }
 
 //! Sum of f(i) for i in first .. last - 1, where f is known at some places and straight between them and

@@ -118,9 +118,7 @@ std::vector<measured_result> measure_steps(throughput_options const& o, cudaStre
     for (measured_case& c : cases) { c.run_round(); }
   }
 
-  std::string const name = o.num_layers == 0
-                             ? std::string{shape.short_name}
-                             : fmt::format("{}_{}_layers", shape.short_name, o.num_layers);
+  std::string const name = figure_name(shape, o.num_layers);
   std::vector<measured_result> results;
   for (measured_case& c : cases) { results.push_back(result_of(c, o, name)); }
   if (cases.size() == 2) {

@@ -17,15 +17,18 @@ std::optional<throughput_options> parse_throughput_options(int argc, char** argv
     "not from attention: of five tokens two are k8v4, two k4v2, one is pruned."};
   app.option_defaults()->always_capture_default();
   std::map<std::string, throughput_mode> const modes{{"step", throughput_mode::step},
-                                                     {"throughput", throughput_mode::throughput}};
+                                                     {"throughput", throughput_mode::throughput},
+                                                     {"arrivals", throughput_mode::arrivals}};
   std::map<std::string, measured_caches> const caches{{"both", measured_caches::both},
                                                       {"mix", measured_caches::mix},
                                                       {"k16v16", measured_caches::k16v16}};
   CLI::Range const counts{1, 1 << 20};
   CLI::Range const or_zero{0, 1 << 20};
   app
-    .add_option("--mode", o.mode,
-                "step: time and parts of a step; throughput: tokens per second at a KV budget")
+    .add_option(
+      "--mode", o.mode,
+      "step: time and parts of a step; throughput: tokens per second at a KV budget; arrivals: "
+      "latency of requests that come at rising rates")
     ->transform(CLI::CheckedTransformer(modes));
   app.add_option("--shape", o.shape, "llama3-8b, llama3-70b, qwen2.5-7b, qwen2.5-32b or tiny");
   app.add_option("--layers", o.num_layers, "so many layers only; 0: all")->check(or_zero);
@@ -37,15 +40,25 @@ std::optional<throughput_options> parse_throughput_options(int argc, char** argv
     ->check(counts);
   app.add_flag("--all-prompts", o.all_prompts,
                "compute every prompt; else the first pass, whose keys and values serve all");
-  app.add_option("--batch", o.batch, "step: sequences")->check(CLI::Range(1, 4096));
+  app.add_option("--batch", o.batch, "step: sequences; arrivals: at most at the same time")
+    ->check(CLI::Range(1, 4096));
   app.add_option("--rounds", o.rounds, "step: turns that each case has")->check(counts);
-  app.add_option("--new", o.new_tokens, "throughput: new tokens of a sequence")
-    ->check(CLI::Range(64, 1 << 20));
   app
-    .add_option("--kv-bytes", o.kv_bytes,
-                "throughput: of keys and values; 0: 0.9 of the card less weights and 2 GB")
+    .add_option("--new", o.new_tokens,
+                "throughput, arrivals: new tokens of a sequence; arrivals: on average")
+    ->check(CLI::Range(64, 1 << 20));
+  app.add_option("--rates", o.rates, "arrivals: requests per second, each in turn")
+    ->delimiter(',')
+    ->check(CLI::PositiveNumber);
+  app.add_option("--requests", o.requests, "arrivals: for each rate")->check(counts);
+  app
+    .add_option(
+      "--kv-bytes", o.kv_bytes,
+      "throughput, arrivals: of keys and values; 0: 0.9 of the card less weights and 2 GB")
     ->check(CLI::Range(std::int64_t{0}, std::numeric_limits<std::int64_t>::max()));
-  app.add_option("--card-bytes", o.card_bytes, "throughput: memory of the card that is supposed")
+  app
+    .add_option("--card-bytes", o.card_bytes,
+                "throughput, arrivals: memory of the card that is supposed")
     ->check(CLI::PositiveNumber);
   app.add_flag("--sampled-steps", o.sampled_steps,
                "throughput: time steps at some lengths and integrate, instead of all of them");
