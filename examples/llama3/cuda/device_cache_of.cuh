@@ -40,7 +40,7 @@ class device_cache_of final : public device_cache {
              policy_of(settings),
              resource_,
              stream},
-      scores_prompts_{needs_scores(settings)},
+      moves_tokens_{may_move_tokens(settings)},
       counted_{settings.policy == diffkv::policy_kind::artifact && !is_fixed_mix
                  ? diffkv::importance_queries{diffkv::artifact_policy::observed_queries}
                  : diffkv::importance_queries{}},
@@ -53,11 +53,13 @@ class device_cache_of final : public device_cache {
       prompt_stride_{setup.prompt_tokens},
       importances_{std::size_t{shape().num_heads} * static_cast<std::size_t>(prompt_stride_),
                    resource_},
-      lse_{scores_prompts_
+      lse_{moves_tokens_
              ? std::size_t{shape().num_q_heads()} * static_cast<std::size_t>(prompt_stride_)
              : 0,
            resource_},
-      sums_{lse_.size(), resource_}
+      sums_{lse_.size(), resource_},
+      step_scratch_{moves_tokens_ ? 0 : diffkv::step_workspace_bytes(shape(), shape().num_slots),
+                    resource_}
   {
     attention_.scale = static_cast<float>(1.0 / std::sqrt(static_cast<double>(head_dim)));
     DIFFKV_CUDA_TRY(
@@ -85,7 +87,7 @@ class device_cache_of final : public device_cache {
     batch.num_queries   = prompts.num_tokens;
     diffkv::prefill_attention<head_dim>(heads, batch, attention_, query, key, value,
                                         heads_of(out, shape().num_q_heads()), lse_.data(), stream);
-    if (scores_prompts_) {
+    if (moves_tokens_) {
       diffkv::add_importance<head_dim>(heads, batch, attention_, counted_, query, key, lse_.data(),
                                        sums_.data(), stream);
       diffkv::finish_importance(heads, batch, counted_, sums_.data(), importances_.data(), stream);
@@ -108,7 +110,12 @@ class device_cache_of final : public device_cache {
   void step(diffkv::batch_ref const& batch, diffkv::refusals_ref refusals,
             cudaStream_t stream) override
   {
-    cache_.step(batch, refusals, stream);
+    if (moves_tokens_) {
+      cache_.step(batch, refusals, stream);
+    } else {  // without the search for candidates, which nobody would look at
+      diffkv::step<Config>(cache_.ref(), batch, cache_.policy(), step_scratch_.data(),
+                           step_scratch_.size(), refusals, stream);
+    }
   }
 
   void plan(diffkv::batch_ref const& batch, cudaStream_t stream) override
@@ -156,8 +163,8 @@ class device_cache_of final : public device_cache {
   {
     return setup.prompt_tokens < setup.max_tokens ? setup.prompt_tokens : setup.max_tokens;
   }
-  //! Where every token is high, whatever its importance, nobody asks for it.
-  [[nodiscard]] static bool needs_scores(cache_settings const& settings) noexcept
+  //! Where every token stays high, whatever its importance, nobody asks for it.
+  [[nodiscard]] static bool may_move_tokens(cache_settings const& settings) noexcept
   {
     return is_fixed_mix || settings.low.has_value() || settings.limits.low > 0.0f ||
            settings.policy == diffkv::policy_kind::static_budget || settings.score_every > 0;
@@ -181,14 +188,15 @@ class device_cache_of final : public device_cache {
   diffkv::cuda_async_resource resource_;
   diffkv::device_harmonic_table<> harmonic_;  // before the cache, whose policy reads it
   diffkv::device_kv_cache<Config> cache_;
-  bool scores_prompts_;
+  bool moves_tokens_;  // from tier to tier, or out
   diffkv::importance_queries counted_;
   diffkv::attention_options attention_{};
   device_array<std::byte> plan_memory_;
   diffkv::decode_workspace_ref plan_;
-  int prompt_stride_;                // tokens that the arrays below have room for
-  device_array<float> importances_;  // [num_heads, tokens] of one layer
-  device_array<float> lse_, sums_;   // [num_q_heads, tokens] of one layer
+  int prompt_stride_;                     // tokens that the arrays below have room for
+  device_array<float> importances_;       // [num_heads, tokens] of one layer
+  device_array<float> lse_, sums_;        // [num_q_heads, tokens] of one layer
+  device_array<std::byte> step_scratch_;  // where the cache's own step is not used
 };
 
 //! Makes a device_cache_of; device_cache_kind::make points at one of these.
