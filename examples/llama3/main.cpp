@@ -104,7 +104,7 @@ loaded_model load_on_gpu([[maybe_unused]] program_options const& options,
   size.num_ids    = static_cast<int>(l.words.size());
   size.kv_bytes   = static_cast<std::uint64_t>(options.kv_bytes);
   int const at_once =
-    std::max({l.max_tokens, static_cast<int>(l.calibration.size()), size.slots + 7,
+    std::max({l.max_tokens, static_cast<int>(l.calibration.size()), size.slots,
               static_cast<int>(std::min(together, most_together))});
   std::shared_ptr<cuda_device> const shared = open_cuda_device(l.config, files, at_once);
   return {"cuda", [shared, &l] { return shared->calibrate(l.calibration); },

@@ -39,7 +39,7 @@ class loaded_device final : public cuda_device {
                                                           std::vector<float> key_offsets) override
   {
     constexpr int most_prompts = 64;  // more of them do not keep a GPU busier
-    DIFFKV_EXPECTS(size.max_tokens <= model_.max_tokens() && size.slots + 7 <= model_.max_tokens(),
+    DIFFKV_EXPECTS(size.max_tokens <= model_.max_tokens() && size.slots <= model_.max_tokens(),
                    "make_runner: the device was opened for " + std::to_string(model_.max_tokens()) +
                      " tokens at once");
     device_cache_setup setup;

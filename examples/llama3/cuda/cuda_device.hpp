@@ -61,7 +61,7 @@ class cuda_device {
 
 //! Loads the weights onto the GPU.
 //! @param max_tokens  that it will be given at once, calibration's too: the longest sequence, prompts
-//!                    read together, slots of a runner + 7 (batches are rounded up)
+//!                    read together, slots of a runner
 //! @throws file_error as load_weights does
 [[nodiscard]] std::unique_ptr<cuda_device> open_cuda_device(model_config const& config,
                                                             checkpoint const& files,

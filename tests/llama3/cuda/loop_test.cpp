@@ -6,7 +6,6 @@
 #include <filesystem>
 #include <fstream>
 #include <nlohmann/json.hpp>
-#include <random>
 #include <string>
 #include <vector>
 
@@ -15,8 +14,8 @@
 #include "llama3/cpu_session.hpp"
 #include "llama3/cuda/cuda_device.hpp"
 #include "llama3/cuda/cuda_session.hpp"
+#include "llama3/cuda/tiny_on_device.hpp"
 #include "llama3/sampler.hpp"
-#include "llama3/tiny_model.hpp"
 #include "support/catch.hpp"
 
 // Largest differences seen on an H200, in logits of up to 5 (tiny) and 30 (SmolLM2): tiny model
@@ -24,49 +23,7 @@
 // f16.
 namespace {
 using namespace llama3;
-
-cache_settings mixed(int score_every)
-{
-  cache_settings settings;
-  settings.score_every = score_every;
-  settings.window      = 16;
-  return settings;
-}
-
-//! The same model on both processors: three layers of two heads of 64 for three q_heads each.
-struct tiny {
-  tiny() : made{make()} { made.write(folder.path()); }
-
-  static test::tiny_model make()
-  {
-    test::tiny_shape shape;
-    shape.hidden_size       = 96;
-    shape.intermediate_size = 160;
-    shape.num_layers        = 3;
-    shape.num_q_heads       = 6;
-    shape.num_heads         = 2;
-    shape.head_dim          = 64;
-    shape.vocab_size        = 200;
-    return test::make_tiny_model(shape, 11);
-  }
-  [[nodiscard]] std::vector<token_id> ids(int count, unsigned seed) const
-  {
-    std::mt19937 random{seed};
-    std::vector<token_id> all;
-    for (int i = 0; i < count; ++i) { all.push_back(static_cast<token_id>(random() % 200u)); }
-    return all;
-  }
-  [[nodiscard]] std::vector<float> offsets() const
-  {
-    std::vector<float> all;
-    for (int i = 0; i < 3 * 2 * 64; ++i) { all.push_back(static_cast<float>(i % 7 - 3) / 8.0f); }
-    return all;
-  }
-
-  test::temporary_folder folder;
-  test::tiny_model made;
-  checkpoint files() const { return checkpoint{folder.path()}; }
-};
+using namespace llama3::test;
 
 double largest_difference(std::vector<float> const& a, std::vector<float> const& b)
 {
@@ -96,7 +53,7 @@ std::filesystem::path real_model()
 
 TEST_CASE("cuda_session: with 16-bit pages logits are those of the CPU", "[llama3][small]")
 {
-  tiny const model_files;
+  tiny_on_device const model_files;
   auto const files = model_files.files();
   thread_pool threads{2};
   model of{model_files.made.config, files, threads};
@@ -118,7 +75,7 @@ TEST_CASE("cuda_session: with 16-bit pages logits are those of the CPU", "[llama
 
 TEST_CASE("cuda_session: compressed pages give the CPU's distributions and tiers", "[llama3]")
 {
-  tiny const model_files;
+  tiny_on_device const model_files;
   auto const files = model_files.files();
   thread_pool threads{2};
   model of{model_files.made.config, files, threads};
@@ -156,7 +113,7 @@ TEST_CASE("cuda_session: compressed pages give the CPU's distributions and tiers
 
 TEST_CASE("cuda_session: a replayed graph gives the bits of plain launches", "[llama3][small]")
 {
-  tiny const model_files;
+  tiny_on_device const model_files;
   gpu_stream stream;
   device_model of{model_files.made.config,
                   upload(load_weights(model_files.made.config, model_files.files()), stream.get()),
@@ -176,7 +133,7 @@ TEST_CASE("cuda_session: a replayed graph gives the bits of plain launches", "[l
 
 TEST_CASE("cuda_session: refuses what cannot be, and goes on", "[llama3][small]")
 {
-  tiny const model_files;
+  tiny_on_device const model_files;
   auto const device = open_cuda_device(model_files.made.config, model_files.files(), 64);
   auto const cuda   = device->make_session(uncompressed_settings(), 64, {});
   CHECK_THROWS_AS(cuda->decode(1), std::invalid_argument);
@@ -194,7 +151,7 @@ TEST_CASE("cuda_session: refuses what cannot be, and goes on", "[llama3][small]"
 
 TEST_CASE("cuda_device: calibration gives the CPU's mean keys", "[llama3]")
 {
-  tiny const model_files;
+  tiny_on_device const model_files;
   auto const files = model_files.files();
   thread_pool threads{2};
   model of{model_files.made.config, files, threads};
@@ -205,7 +162,7 @@ TEST_CASE("cuda_device: calibration gives the CPU's mean keys", "[llama3]")
 
 TEST_CASE("runner: a sequence's tokens are those that it gets alone", "[llama3]")
 {
-  tiny const model_files;
+  tiny_on_device const model_files;
   gpu_stream stream;
   constexpr int slots = 11, longest = 160, tokens = 40;
   device_cache_setup setup;
