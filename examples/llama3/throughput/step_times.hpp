@@ -17,9 +17,8 @@
 namespace llama3 {
 
 //! Every part is the difference of two kinds of steps, of which the second leaves it out: attention
-//! first, then its plan, compaction (step and append), products. What stays is `other`. So the parts sum
-//! up to the step, and each is measured beside the same neighbours as in a step but for those left out
-//! before it; the weights go through the L2 cache in all but the last kind.
+//! first, then products, the plan of attention, compaction (step and append). What stays is `other`. So the
+//! parts sum up to the step. The small parts come last, as a difference of long steps would drown them.
 [[nodiscard]] std::vector<measured_result> measure_steps(throughput_options const& options,
                                                          cudaStream_t stream);
 
