@@ -282,7 +282,8 @@ def store(drafts, options, device, command):
     context["executable"] = Path(context["executable"]).name
     context.setdefault("device", options.device or device)
     context.setdefault("commit", options.commit or commit())
-    context.setdefault("command", options.command or command)
+    own = dict.fromkeys(part["context"]["command"] for part in parts if "command" in part["context"])
+    context["command"] = "; ".join(own) or options.command or command
     if not measurements(document):
         raise Refused("no benchmark has run")
     write(options.docs / "performance" / f"{options.name}.json", document)
