@@ -127,3 +127,16 @@ TEST_CASE("launch: an operation in a capture that has ended badly throws, and wo
   stream.wait();
   CHECK(tail() == 5);
 }
+
+TEST_CASE(
+  "launch: kernels overlap where their code waits, and what is launched either way is the same",
+  "[core]")
+{
+  // Code made for GPUs before 9.0 alone has no wait, even compiled anew for a later one.
+  CHECK((!detail::all_code_waits() || detail::waits_for_previous(mark_kernel)));
+  test::device_stream stream;
+  test::device_array<std::uint32_t> const marks{4};
+  detail::launch<false>(mark_kernel, {4, 32, 0, true}, stream.get(), marks.data());
+  stream.wait();
+  CHECK(marks.to_host() == std::vector<std::uint32_t>{7, 7, 7, 7});
+}

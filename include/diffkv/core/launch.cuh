@@ -10,6 +10,7 @@
 #include <cuda_runtime.h>  // cudaLaunchKernelEx
 
 #include <cstddef>
+#include <initializer_list>
 #include <string>
 
 namespace diffkv::detail {
@@ -81,15 +82,44 @@ struct launch_site {
   return text;
 }
 
+//! Whether all code that this compilation makes waits in `wait_for_previous`.
+[[nodiscard]] constexpr bool all_code_waits() noexcept
+{
+#if defined(__CUDA_ARCH_LIST__)
+  for (int const architecture : {__CUDA_ARCH_LIST__}) {
+    if (architecture < 900) { return false; }
+  }
+  return true;
+#else
+  return false;
+#endif
+}
+
+//! Whether a kernel's code for the current device waits: code that was made for GPUs before 9.0 does not,
+//! but may be compiled anew for a later one, whose kernels overlap.
+template <class Kernel>
+[[nodiscard]] bool waits_for_previous(Kernel* kernel) noexcept
+{
+  cudaFuncAttributes attributes{};
+  if (cudaFuncGetAttributes(&attributes, kernel) != cudaSuccess) {
+    static_cast<void>(cudaGetLastError());  // there is no code: the launch says so
+    return false;
+  }
+  return attributes.ptxVersion >= 90;
+}
+
+//! @tparam AllCodeWaits  of the compilation; part of the name, so that compilations for other GPUs may be
+//!                       linked together
 //! @throws cuda_error with the status of this launch; its text names the caller. An older error of
 //!         somebody else's is not looked at
 //! @stream ordered in the stream of `site`, does not wait, may be captured in a graph
-template <class... Parameters, class... Arguments>
+template <bool AllCodeWaits = all_code_waits(), class... Parameters, class... Arguments>
 void launch(void (*kernel)(Parameters...), launch_shape const& shape, launch_site site,
             Arguments&&... arguments)
 {
   if (shape.grid == 0) { return; }
   device_guard const guard{site.stream};
+  bool const overlaps = shape.overlaps_previous && (AllCodeWaits || waits_for_previous(kernel));
   cudaLaunchAttribute attribute{};
   attribute.id = cudaLaunchAttributeProgrammaticStreamSerialization;
   attribute.val.programmaticStreamSerializationAllowed = 1;
@@ -99,7 +129,7 @@ void launch(void (*kernel)(Parameters...), launch_shape const& shape, launch_sit
   config.dynamicSmemBytes  = shape.shared_bytes;
   config.stream            = site.stream;
   config.attrs             = &attribute;
-  config.numAttrs          = shape.overlaps_previous ? 1 : 0;
+  config.numAttrs          = overlaps ? 1 : 0;
   cudaError_t const status = cudaLaunchKernelEx(
     &config, kernel, static_cast<Parameters>(static_cast<Arguments&&>(arguments))...);
   if (status != cudaSuccess) {
