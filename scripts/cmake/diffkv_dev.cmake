@@ -27,7 +27,8 @@ if(diffkv_cuda_sources AND NOT DIFFKV_BUILD_CUDA STREQUAL "OFF")
   endif()
   if(DIFFKV_BUILD_CUDA STREQUAL "ON" OR CMAKE_CUDA_COMPILER)
     if(NOT DEFINED CMAKE_CUDA_ARCHITECTURES)
-      set(CMAKE_CUDA_ARCHITECTURES 90a)  # with what Hopper alone has: warpgroup products
+      # With what Hopper alone has, warpgroup products; and what later GPUs can compile anew.
+      set(CMAKE_CUDA_ARCHITECTURES 90a-real 90-virtual)
     endif()
     enable_language(CUDA)
     set(DIFFKV_CUDA_ENABLED TRUE)

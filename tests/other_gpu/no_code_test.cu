@@ -4,6 +4,8 @@
 //! @file
 //! This program is compiled for GPUs of compute capability 12.0 alone, without PTX. On any other every
 //! operation says so, and what it would have written stays as it was.
+#include <diffkv/attention/decode.cuh>
+#include <diffkv/attention/prefill.cuh>
 #include <diffkv/cache/device_kv_cache.cuh>
 #include <diffkv/policy/paper.hpp>
 #include <diffkv/pool/claim.cuh>
@@ -101,6 +103,33 @@ TEST_CASE("launch: a program without code for this GPU says so and touches nothi
     step<config>(cache, batch, paper_policy{}, workspace.data(), workspace.size(), refusals, s);
   });
   has_no_code("append", [&] { append<config>(cache, batch, 0, v, v, v, s); });
+  using variant = decode_variant<2, 4>;
+  decode_grid const grid{2, 2, 1};
+  auto const work = make_decode_workspace<config, variant>(workspace.data(), workspace.size(),
+                                                           cache.shape, 3, {0, 2}, grid);
+  has_no_code("plan_decode", [&] { plan_decode<config>(cache, batch, {0, 2}, work, s); });
+  has_no_code("decode_attention", [&] {
+    auto const out = packed(reinterpret_cast<float*>(at), 4, 64);
+    decode_attention<config, variant>(cache, 0, paper_policy{}, {0.1f}, work,
+                                      packed<float const>(x.data(), 4, 64), out, nullptr, s);
+  });
+  test::device_array<__half> const halves{3 * 20 * 4 * 64};
+  prefill_batch prompts;
+  prompts.capacity      = 2;
+  prompts.first_queries = first_tokens.data();
+  prompts.num_queries   = 40;
+  auto const h          = packed<__half const>(halves.data(), 2, 64);
+  has_no_code("prefill_attention", [&] {
+    prefill_attention<64>({2, 1}, prompts, {0.1f}, h, h, h,
+                          packed(reinterpret_cast<__half*>(at), 2, 64), nullptr, s);
+  });
+  has_no_code("add_importance", [&] {
+    add_importance<64>({2, 1}, prompts, {0.1f}, {}, h, h, x.data(), reinterpret_cast<float*>(at),
+                       s);
+  });
+  has_no_code("finish_importance", [&] {
+    finish_importance({2, 1}, prompts, {}, x.data(), reinterpret_cast<float*>(at), s);
+  });
   has_no_code("release_slots", [&] {
     release_slots(cache, batch, workspace.data(), workspace.size(),
                   reinterpret_cast<release_report*>(at), s);

@@ -23,6 +23,7 @@ struct row_queries {
   std::conditional_t<shared, nothing, low_type> low;
   float offset[Traits::sets];   //!< scale * q.c of head 4 s + t
   std::int32_t first_position;  //!< of the sliding window
+
   template <class Tile>
   [[nodiscard]] __device__ queries_for<Tile, Traits::sets> const& of() const noexcept
   {

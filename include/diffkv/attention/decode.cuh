@@ -229,9 +229,9 @@ void decode_attention(cache_ref const& cache, std::uint32_t layer,
   auto* const kernel         = detail::decode_attention_kernel<traits, T, Out>;
   std::uint32_t const shared = traits::shared_bytes(work.grid.warps);
   device_guard const guard{stream};
-  DIFFKV_CUDA_TRY(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
-                                       static_cast<int>(shared)));
-  detail::launch(kernel, {work.grid.ctas, work.grid.warps * 32, shared, true}, stream, params);
+  detail::launch_shape const shape{work.grid.ctas, work.grid.warps * 32, shared, true};
+  detail::allow_shared_memory(kernel, shape, stream);
+  detail::launch(kernel, shape, stream, params);
 }
 
 }  // namespace diffkv

@@ -21,6 +21,10 @@
 
 namespace diffkv::detail {
 
+//! Shared memory of the one CTA on a multiprocessor: static for barriers and the like, the rest dynamic.
+inline constexpr std::uint32_t most_static_bytes  = 256;
+inline constexpr std::uint32_t most_dynamic_bytes = 227 * 1024 - most_static_bytes;
+
 inline constexpr int warpgroup_threads = 128;
 
 #if DIFFKV_HAS_WARPGROUP_PRODUCTS

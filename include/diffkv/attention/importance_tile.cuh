@@ -47,7 +47,7 @@ struct importance_tuning_sm90 {
   static constexpr std::uint32_t queries_at   = key_stages * key_tile::bytes;
   static constexpr std::uint32_t lse_at       = queries_at + query_stages * query_tile::bytes;
   static constexpr std::uint32_t shared_bytes = lse_at + query_stages * lse_bytes + 1024;
-  static_assert(shared_bytes <= 227 * 1024 - 256);  // static shared memory takes 256
+  static_assert(shared_bytes <= most_dynamic_bytes);
 };
 
 #if DIFFKV_HAS_WARPGROUP_PRODUCTS

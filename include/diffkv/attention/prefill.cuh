@@ -98,7 +98,7 @@ void add_importance(prefill_path path, prefill_shape const& shape, prefill_batch
 //! @stream ordered in `stream`, does not wait, may be captured in a graph; one kernel
 //! @cost   O(queries * keys * num_q_heads * HeadDim) on the tensor cores; no allocation, no plan
 //! @error  within docs/numerics.md; a query's bits depend neither on the batch nor on the chunks, unless
-//!         a later value in the block of keys where it ends is not finite
+//!         a value is not finite in a block of keys that not all queries of its tile see as a whole
 template <int HeadDim, class T, class Out>
 void prefill_attention(prefill_shape const& shape, prefill_batch const& batch,
                        attention_options const& options, vectors<T const> query,

@@ -52,6 +52,7 @@ struct prefill_tuning_sm90 {
   static constexpr std::uint32_t values_at    = keys_at + stages * key_tile::bytes;
   static constexpr std::uint32_t out_at       = values_at + stages * key_tile::bytes;
   static constexpr std::uint32_t shared_bytes = out_at + query_tile::bytes + 1024;
+  static_assert(shared_bytes <= most_dynamic_bytes);
 };
 
 #if DIFFKV_HAS_WARPGROUP_PRODUCTS
@@ -65,6 +66,7 @@ struct prefill_exchange {
   stage_barriers<Stages> values;
   hopper_tile tiles[2];
 };
+static_assert(sizeof(prefill_exchange<4>) <= most_static_bytes);
 
 //! The CTA at work; each warpgroup does its part.
 template <class T, int HeadDim>

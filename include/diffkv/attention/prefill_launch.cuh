@@ -19,14 +19,17 @@ namespace diffkv::detail {
 enum class prefill_path { fastest, any_gpu };
 
 //! Whether the program's code of a Hopper kernel for the current device is more than an empty body.
+//! @throws cuda_error if that cannot be found out: bits must not depend on a failure that passes
 template <class Kernel>
-[[nodiscard]] bool has_hopper_body(Kernel kernel) noexcept
+[[nodiscard]] bool has_hopper_body(Kernel kernel)
 {
   cudaFuncAttributes attributes{};
-  if (cudaFuncGetAttributes(&attributes, kernel) != cudaSuccess) {
+  cudaError_t const status = cudaFuncGetAttributes(&attributes, kernel);
+  if (status == cudaErrorNoKernelImageForDevice || status == cudaErrorInvalidDeviceFunction) {
     static_cast<void>(cudaGetLastError());  // no code at all: whoever launches another will see
     return false;
   }
+  DIFFKV_CUDA_TRY(status);
   return attributes.sharedSizeBytes > 0;
 }
 
@@ -43,8 +46,7 @@ void launch_prefill(Kernel kernel, launch_shape const& shape, launch_site site,
                     Params const& params)
 {
   device_guard const guard{site.stream};
-  DIFFKV_CUDA_TRY(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
-                                       static_cast<int>(shape.shared_bytes)));
+  allow_shared_memory(kernel, shape, site);
   launch(kernel, shape, site, params);
 }
 

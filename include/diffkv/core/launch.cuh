@@ -108,6 +108,19 @@ template <class Kernel>
   return attributes.ptxVersion >= 90;
 }
 
+//! Lets a kernel have the dynamic shared memory that its launch will ask for.
+//! @throws cuda_error as `launch`
+template <class Kernel>
+void allow_shared_memory(Kernel* kernel, launch_shape const& shape, launch_site site)
+{
+  cudaError_t const status = cudaFuncSetAttribute(
+    kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(shape.shared_bytes));
+  if (status != cudaSuccess) {
+    static_cast<void>(cudaGetLastError());
+    check_cuda(status, describe_launch(site.operation, shape, status).c_str());
+  }
+}
+
 //! @tparam AllCodeWaits  of the compilation; part of the name, so that compilations for other GPUs may be
 //!                       linked together
 //! @throws cuda_error with the status of this launch; its text names the caller. An older error of
