@@ -8,7 +8,8 @@
 //! Read before this: attention/value_products.cuh.  Read next: attention/score_path.cuh.
 //!
 //! Column 8 i + n is head (8 i + n) mod heads of query (8 i + n) / heads, with the heads of a group
-//! rounded up to 4 or a multiple of 8: a lane's two columns belong to one query.
+//! rounded up to 4 or a multiple of 8: a lane's two columns belong to one query. Where the exact columns
+//! of all heads fit into one octet, both parts of a head lie side by side, as in attention itself.
 #include <diffkv/attention/decode_traits.hpp>
 #include <diffkv/attention/key_products.cuh>
 #include <diffkv/attention/score_update.hpp>  // int8_query_code
@@ -16,34 +17,39 @@
 namespace diffkv::detail {
 
 //! Columns of k queries for all q_heads of a group.
-template <int GroupSize, int Queries>
+//! @tparam Exact  see lagged_queries
+template <int GroupSize, int Queries, bool Exact>
 struct lag_columns {
   static constexpr int heads     = GroupSize <= 4 ? 4 : round_up(GroupSize, 8);
-  static constexpr int total     = heads * Queries;
+  static constexpr bool paired   = Exact && heads * Queries <= 4;
+  static constexpr int total     = heads * Queries * (paired ? 2 : 1);
   static constexpr int octets    = ceil_div(total, 8);
   static constexpr int per_query = heads <= 4 ? 1 : heads / 8;  //!< octets; 4 heads: half of one
 
   [[nodiscard]] static DIFFKV_HOST_DEVICE constexpr int query(int column) noexcept
   {
-    return column / heads;
+    return paired ? 0 : column / heads;
   }
   [[nodiscard]] static DIFFKV_HOST_DEVICE constexpr int head(int column) noexcept
   {
-    return column % heads;
+    return paired ? column / 2 : column % heads;
   }
 };
 
 //! Queries of one rounding against the keys of one format.
 //! @tparam Codes  keys that are codes, else f16
 //! @tparam Exact  16 bits as in attention itself, else 8 (lag_rounding::int8)
-template <int HeadDim, int Groups, bool Codes, int Octets, bool Exact>
+//! @tparam Paired  the columns 2 t and 2 t + 1 are the high and the low part of one head
+template <int HeadDim, int Groups, bool Codes, int Octets, bool Exact, bool Paired>
 struct lagged_queries {
-  static constexpr int groups = Groups;
-  static constexpr int octets = Octets;
-  static constexpr bool codes = Codes;
-  using share                 = vector_share<HeadDim, Groups, 4>;
-  static constexpr int steps  = share::elements / (Codes ? 8 : 4);
-  static constexpr bool two   = Exact || !Codes;  //!< a second set of columns for what is left
+  static constexpr int groups  = Groups;
+  static constexpr int octets  = Octets;
+  static constexpr bool codes  = Codes;
+  static constexpr bool paired = Paired;
+  using share                  = vector_share<HeadDim, Groups, 4>;
+  static constexpr int steps   = share::elements / (Codes ? 8 : 4);
+  //! A second set of columns for what is left.
+  static constexpr bool two = (Exact || !Codes) && !Paired;
 
   std::uint32_t columns[Octets][steps][2];
   std::uint32_t rest[two ? Octets : 1][steps][2];
@@ -73,13 +79,14 @@ struct lagged_queries {
 #pragma unroll
       for (int w = 0; w < share::elements / 4; ++w) {
         columns[i][w / 2][w % 2] = rounded.bytes(4 * w, low_bytes);
-        if constexpr (Exact) { rest[i][w / 2][w % 2] = columns[i][w / 2][w % 2]; }
+        if constexpr (two) { rest[i][w / 2][w % 2] = columns[i][w / 2][w % 2]; }
       }
       if constexpr (Exact) {
         rounded_elements<share::elements> const high{x, step, integer_magic + 128.0f};
 #pragma unroll
         for (int w = 0; w < share::elements / 4; ++w) {
-          columns[i][w / 2][w % 2] = high.bytes(4 * w, second_bytes);
+          std::uint32_t& column = columns[i][w / 2][w % 2];
+          if (!Paired || at.g % 2 == 0) { column = high.bytes(4 * w, second_bytes); }
         }
       }
 #pragma unroll
@@ -96,8 +103,8 @@ struct lagged_queries {
       for (int w = 0; w < share::elements / 2; ++w) {
         float const a            = x[2 * w] * normal;
         float const b            = x[2 * w + 1] * normal;
-        columns[i][w / 2][w % 2] = pack_f16(a, b, false);
-        rest[i][w / 2][w % 2]    = pack_f16(a, b, true);
+        columns[i][w / 2][w % 2] = pack_f16(a, b, Paired && at.g % 2 != 0);
+        if constexpr (two) { rest[i][w / 2][w % 2] = pack_f16(a, b, true); }
       }
     }
     factor[i][0] = __shfl_sync(all, own_factor, 8 * at.t);
@@ -138,7 +145,8 @@ struct lagged_products {
   Queries const& queries;
   number c[octets][4]{};
   number low[codes && two ? octets : 1][4]{};
-  float x[octets][2][2];  //!< of octet i: logits of token g + 8 r and column 2 t + n
+  float x[octets][2]
+         [2];  //!< of octet i: logits of token g + 8 r and column 2 t + n (paired: n = 0)
 
   //! @param start  added to the logits, of the columns
   __device__ lagged_products(Queries const& q, float const (&start)[octets][2]) noexcept
@@ -160,9 +168,11 @@ struct lagged_products {
         mma_u8_s8(c[i], a, column);
         if constexpr (two) { mma_u8_s8(low[i], a, queries.rest[i][step]); }
       } else {
-        auto const& rest = queries.rest[i][step];
         mma_f16(c[i], a, column[0], column[1]);
-        mma_f16(c[i], a, rest[0], rest[1]);
+        if constexpr (two) {
+          auto const& rest = queries.rest[i][step];
+          mma_f16(c[i], a, rest[0], rest[1]);
+        }
       }
     }
   }
@@ -177,13 +187,20 @@ struct lagged_products {
 #pragma unroll
           for (int n = 0; n < 4; ++n) { c[i][n] = c[i][n] * 256 + low[i][n]; }
         }
+        if constexpr (Queries::paired) {
+          c[i][0] = c[i][0] * 256 + c[i][1];
+          c[i][2] = c[i][2] * 256 + c[i][3];
+        }
         if constexpr (Tile::key.bits != 8) {
           c[i][2] -= c[i][0];
           c[i][3] -= c[i][1];
         }
+      } else if constexpr (Queries::paired) {
+        c[i][0] += c[i][1];
+        c[i][2] += c[i][3];
       }
 #pragma unroll
-      for (int n = 0; n < 4; ++n) {
+      for (int n = 0; n < 4; n += Queries::paired ? 2 : 1) {
         int const r         = n / 2;
         int const column    = n % 2;
         float const product = static_cast<float>(c[i][n]) * queries.factor[i][column];
@@ -192,10 +209,15 @@ struct lagged_products {
           float const unit    = r == 0 ? 1.0f : second_row_unit<Tile>;
           float const zero    = fmaf(affine.y, queries.sums[i][column][group], x[i][r][column]);
           x[i][r][column]     = fmaf(affine.x * unit, product, zero);
-          c[i][n]             = 0;
-          if constexpr (two) { low[i][n] = 0; }
         } else {
           x[i][r][column] += product;
+        }
+      }
+      if constexpr (codes) {
+#pragma unroll
+        for (int n = 0; n < 4; ++n) {
+          c[i][n] = 0;
+          if constexpr (two) { low[i][n] = 0; }
         }
       }
     }

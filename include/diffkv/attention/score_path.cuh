@@ -41,10 +41,12 @@ template <class Traits>
 struct score_path {
   static constexpr bool enabled = true;
 
-  using columns = lag_columns<Traits::group_size, Traits::score_every>;
+  using columns = lag_columns<Traits::group_size, Traits::score_every, Traits::variant::exact_lag>;
+  //! Whether the two columns of a lane, and of its neighbour, are four heads of one of two queries.
+  static constexpr bool halves = columns::heads <= 4 && !columns::paired;
   template <class Tile>
   using queries_of = lagged_queries<Tile::head_dim, Tile::key.groups, Tile::key.is_quantised(),
-                                    columns::octets, Traits::variant::exact_lag>;
+                                    columns::octets, Traits::variant::exact_lag, columns::paired>;
   //! Formats whose keys are codes in the same order share their queries.
   static constexpr bool shared =
     std::is_same_v<queries_of<typename Traits::high_tile>, queries_of<typename Traits::low_tile>>;
@@ -113,7 +115,7 @@ struct score_path {
             e[n] = capped_logit(e[n], soft_cap) - lse[i][n];
           }
         }
-        float const greatest      = fmaxf(e[0], e[1]);  // passes over NaN
+        float const greatest      = columns::paired ? e[0] : fmaxf(e[0], e[1]);  // passes over NaN
         bool const first_of_query = columns::heads <= 4 || i % columns::per_query == 0;
         of_query[r]               = first_of_query ? greatest : fmaxf(of_query[r], greatest);
       }
@@ -123,7 +125,7 @@ struct score_path {
       float const theirs = __shfl_xor_sync(all, odd ? of_query[0] : of_query[1], 1);
       float greatest     = fmaxf(odd ? of_query[1] : of_query[0], theirs);
       int query          = i / columns::per_query;
-      if constexpr (columns::heads <= 4) {
+      if constexpr (halves) {
         query = 2 * i + at.t / 2;
       } else {
         greatest = fmaxf(greatest, __shfl_xor_sync(all, greatest, 2));
@@ -149,7 +151,7 @@ struct score_path {
   {
     bool const upper = at.t / 2 != 0;
     float add        = upper ? b : a;
-    if constexpr (columns::heads <= 4) { add += __shfl_xor_sync(0xFFFF'FFFFu, upper ? a : b, 2); }
+    if constexpr (halves) { add += __shfl_xor_sync(0xFFFF'FFFFu, upper ? a : b, 2); }
     int const token = (upper ? 16 : 0) + at.g + 8 * (at.t % 2);
     if (token >= tokens) { return; }
     auto const at_place =
