@@ -102,7 +102,7 @@ struct decode_traits {
   //! Candidates of the row at hand, and what they are judged by (scored_row, score_path.cuh).
   static constexpr std::uint32_t record_bytes =
     round_up(static_cast<std::uint32_t>(candidate_bytes), 16u) + (has_scores ? 32u : 0u);
-  static constexpr std::uint32_t note_bytes = 16u * slots;  //!< row_note (page_walk.cuh)
+  static constexpr std::uint32_t note_bytes = 32u * slots;  //!< row_note (page_walk.cuh)
   static constexpr std::uint32_t warp_bytes =
     round_up(ring_bytes + part_bytes + stage_bytes + record_bytes + note_bytes + 8u * slots, 128u);
 

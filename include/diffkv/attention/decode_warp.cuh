@@ -46,8 +46,7 @@ struct decode_warp {
 
   //! Conditions the queries of a row, keeps them as columns, and, in the row's first part, in the ring.
   template <class Queries>
-  __device__ void load_queries(Queries& columns, target_type const& target, bool keeps,
-                               std::int32_t position, std::uint32_t slot,
+  __device__ void load_queries(Queries& columns, target_type const& target, std::uint32_t kept,
                                bool wants_offset) noexcept
   {
     using share          = typename Queries::share;
@@ -79,7 +78,7 @@ struct decode_warp {
         rotate_share<Traits::head_dim, groups, 8, 1>(x, place.stage(), at.lane);
       }
       if constexpr (Traits::has_scores) {
-        if (keeps) { lag().template keep<share>(x, s, target, position, slot); }
+        if (kept != not_kept) { lag().template keep<share>(x, s, target, kept); }
       }
       columns.set(s, x, options.scale * unit, reinterpret_cast<std::uint32_t*>(place.stage()), at);
     }
@@ -89,12 +88,11 @@ struct decode_warp {
   __device__ void begin_row(row_note const& note, Scores& scores) noexcept
   {
     target_type const target{p, note.index};
-    planned_sequence const& plan = p.sequences[target.sequence];
-    bool const keeps             = (note.flags & row_flag::stored) != 0 && note.ordinal == 0;
-    load_queries(queries.high, target, keeps, plan.num_tokens - 1, plan.slot, true);
+    load_queries(queries.high, target, note.ordinal == 0 ? note.kept : not_kept, true);
     if constexpr (!row_queries<Traits>::shared) {
-      load_queries(queries.low, target, false, 0, 0, false);
+      load_queries(queries.low, target, not_kept, false);
     }
+    planned_sequence const& plan = p.sequences[target.sequence];
     if constexpr (Traits::variant::sliding_window) {
       queries.first_position =
         p.options.sliding_window > 0 ? plan.num_tokens - p.options.sliding_window : -1;
@@ -134,8 +132,7 @@ struct decode_warp {
     bool const has_candidate = at.lane < num_stored_tiers * places;
     if (pages_read == note.pages) {
       target_type const target{p, note.index};
-      store_whole_row(target, sums, queries.offset, (note.flags & row_flag::stored) != 0,
-                      place.stage(), at);
+      store_whole_row(target, sums, queries.offset, note.kept, place.stage(), at);
       if constexpr (CatchesUp) {
         store_scores(target, has_candidate ? place.record()[at.lane] : candidate{}, at.lane);
       }
@@ -151,12 +148,13 @@ struct decode_warp {
     if (at.lane == 0) {
       row_part& left = place.cta->parts[2 * place.warp + (is_last ? 1 : 0)];
       left.index     = note.index;
-      left.flags     = (note.flags & row_flag::stored) | (CatchesUp ? row_flag::catches_up : 0u) |
+      left.flags     = (CatchesUp ? row_flag::catches_up : 0u) |
                    (note.ordinal == 0 ? part_flag::begins : 0u) |
                    (note.ordinal + pages_read == note.pages ? part_flag::ends : 0u);
       left.first_page = behind - pages_read;
       left.ordinal    = note.ordinal;
       left.pages      = note.pages;
+      left.kept       = note.kept;
     }
     __syncwarp();
   }

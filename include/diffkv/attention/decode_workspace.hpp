@@ -70,10 +70,20 @@ struct alignas(16) planned_row {
   std::uint32_t row  = 0;  //!< of the cache
   std::uint32_t high = 0;  //!< tokens
   std::uint32_t low  = 0;
-  //! Whether the step gave it a slot for the new token: else nothing is recorded.
+  //! 0 where the step gave it no slot for the new token: nothing is recorded. Else 1 + the place of its
+  //! query in the lag ring (query_ring_ref).
   std::uint16_t stored     = 0;
   std::uint16_t catches_up = 0;  //!< scores and candidates are made anew
 };
+
+//! planned_row::stored of a row that has a slot for token number `num_tokens`.
+[[nodiscard]] DIFFKV_HOST_DEVICE constexpr std::uint16_t stored_at(
+  std::int32_t num_tokens, std::int32_t score_every) noexcept
+{
+  bool const begun = num_tokens > 0 && score_every > 0;
+  return static_cast<std::uint16_t>(1 + (begun ? (num_tokens - 1) % (score_every + 1) : 0));
+}
+static_assert(stored_at(60, 2) == 1 + 59 % 3 && stored_at(60, 0) == 1);
 
 //! Where a warp begins.
 struct alignas(32) warp_range {

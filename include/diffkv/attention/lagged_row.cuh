@@ -24,7 +24,7 @@ struct lagged_row {
   //! @param x  a lane's eighth of head 4 s + lane / 8
   template <class Share>
   __device__ void keep(float const (&x)[Share::elements], int s, target_type const& target,
-                       std::int32_t position, std::uint32_t slot) const noexcept
+                       std::uint32_t kept) const noexcept
   {
     constexpr int head_dim = Traits::head_dim;
     float* const stage     = place.stage();
@@ -37,8 +37,7 @@ struct lagged_row {
         float4{x[e], x[e + 1], x[e + 2], x[e + 3]};
     }
     __syncwarp();
-    float* const to =
-      p.cache.queries.queries + target.place_in_ring(slot, position, 4 * s) * std::size_t{head_dim};
+    float* const to = p.cache.queries.queries + target.in_ring(kept, 4 * s) * std::size_t{head_dim};
 #pragma unroll
     for (int h = 0; h < 4; ++h) {
       if (!target.has(4 * s + h)) { break; }
@@ -64,7 +63,7 @@ struct lagged_row {
              query < Traits::score_every;
     };
     auto const place_of = [&](int query, int head) {
-      return target.place_in_ring(plan.slot, plan.first_query + query, head);
+      return target.in_ring(plan.slot, plan.first_query + query, head);
     };
     scores.load(
       [&](int query, int head) -> float const* {

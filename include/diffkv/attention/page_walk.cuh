@@ -17,13 +17,13 @@ struct alignas(16) row_note {
   std::uint32_t ordinal;  //!< of its first page in this warp
   std::uint32_t pages;    //!< of the row
   std::uint32_t flags;    //!< row_flag
+  std::uint32_t kept;     //!< where its queries go in the lag ring, in places; or not_kept
 };
 
-static_assert(sizeof(row_note) == 16);
+static_assert(sizeof(row_note) == 32);
 
 namespace row_flag {
-inline constexpr std::uint32_t stored     = 1;  //!< as in planned_row
-inline constexpr std::uint32_t catches_up = 2;
+inline constexpr std::uint32_t catches_up = 1;
 }  // namespace row_flag
 
 //! What is known of a tile, in a word.
@@ -170,9 +170,13 @@ struct page_walk {
   //! What is known of the row at hand.
   [[nodiscard]] __device__ row_note describe() const noexcept
   {
-    return {index, window + cursor, pages_of(row),
-            (row.stored != 0 ? row_flag::stored : 0u) |
-              (row.catches_up != 0 ? row_flag::catches_up : 0u)};
+    std::uint32_t kept = not_kept;
+    if (Traits::has_scores && row.stored != 0) {
+      constexpr auto places = static_cast<std::uint32_t>(Traits::score_every + 1);
+      kept                  = p.num_heads.quotient(row.row) * places + row.stored - 1u;
+    }
+    return {index, window + cursor, pages_of(row), row.catches_up != 0 ? row_flag::catches_up : 0u,
+            kept};
   }
   template <class Tile>
   [[nodiscard]] static __device__ std::uint32_t pages_for(std::uint32_t tokens) noexcept

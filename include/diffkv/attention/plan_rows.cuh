@@ -217,11 +217,11 @@ struct plan_rows {
     return queries_due(begun ? state.num_tokens - 1 : 0, p.first_layer + layer,
                        begun ? p.score_every : 0, state.queries);
   }
-  [[nodiscard]] static __device__ planned_row plan(found_row const& found, bool catches_up)
+  [[nodiscard]] __device__ planned_row plan(found_row const& found, bool catches_up) const
   {
     bool const stored = found.append_slot != no_slot;
     return {found.at.row, found.tokens.high, found.tokens.low,
-            static_cast<std::uint16_t>(stored ? 1 : 0),
+            stored ? stored_at(found.state.num_tokens, p.score_every) : std::uint16_t{0},
             static_cast<std::uint16_t>(stored && catches_up ? 1 : 0)};
   }
 };

@@ -24,6 +24,7 @@ struct row_part {
   std::uint32_t first_page;  //!< among those of the warp
   std::uint32_t ordinal;     //!< of that page, in the row
   std::uint32_t pages;       //!< of the row
+  std::uint32_t kept;        //!< as row_note::kept
 };
 
 namespace part_flag {
@@ -152,8 +153,8 @@ template <class Traits, class T, class Out>
 struct row_merge {
   using params = decode_params<Traits, T, Out>;
   using target = row_target<Traits, T, Out>;
-  //! What a warp takes at a time: a head, or the candidates.
-  static constexpr std::uint32_t units = Traits::heads + (Traits::has_scores ? 1 : 0);
+  //! What a warp takes at a time: a head. Candidates go with the last one.
+  static constexpr std::uint32_t units = Traits::heads;
 
   params const& p;
   decode_place<Traits> place;
@@ -198,8 +199,7 @@ struct row_merge {
     bool const begins            = (begin.flags & part_flag::begins) != 0;
     bool const is_whole          = begins && (end.flags & part_flag::ends) != 0;
     partial_row<Traits> const to = part_of_cta(blockIdx.x, begins);
-    if (Traits::has_scores && unit == Traits::heads) {
-      if ((begin.flags & row_flag::catches_up) == 0) { return; }
+    if (has_candidates(begin, unit)) {
       candidate best{};
       add_candidates<Traits>(best, which, count, part_at, lane);
       if (is_whole) {
@@ -207,7 +207,6 @@ struct row_merge {
       } else if (lane < num_stored_tiers * Traits::candidate_places) {
         to.candidates()[lane] = best;
       }
-      return;
     }
     merged_head<Traits> merged{};
     merged.add(unit, which, count, part_at, lane);
@@ -237,7 +236,7 @@ struct row_merge {
     std::uint32_t const last_cta  = ctas.last_cta;
     merged_head<Traits> merged{};
     candidate best{};
-    bool const of_scores = Traits::has_scores && unit == Traits::heads;
+    bool const catches_up = has_candidates(row, unit);
 #pragma unroll 1
     for (std::uint32_t begin = first_cta; begin <= last_cta; begin += 32) {
       std::uint32_t const mine = begin + static_cast<std::uint32_t>(lane);
@@ -248,18 +247,12 @@ struct row_merge {
         std::uint32_t const c = begin + static_cast<std::uint32_t>(i);
         return part_of_cta(c, c == first_cta);
       };
-      if (of_scores) {
-        if constexpr (Traits::has_scores) {
-          add_candidates<Traits>(best, which, count, part_at, lane);
-        }
-      } else {
-        merged.add(unit, which, count, part_at, lane);
+      if constexpr (Traits::has_scores) {
+        if (catches_up) { add_candidates<Traits>(best, which, count, part_at, lane); }
       }
+      merged.add(unit, which, count, part_at, lane);
     }
-    if (of_scores) {
-      if ((row.flags & row_flag::catches_up) != 0) { store_candidates(row, best); }
-      return;
-    }
+    if (catches_up) { store_candidates(row, best); }
     store_head(row, unit, merged,
                Traits::centred ? part_of_cta(first_cta, true).offset(unit) : 0.0f);
   }
@@ -300,6 +293,13 @@ struct row_merge {
   }
 
  private:
+  //! Whether candidates are merged together with a head.
+  [[nodiscard]] static __device__ bool has_candidates(row_part const& row, int unit) noexcept
+  {
+    return Traits::has_scores && unit + 1 == Traits::heads &&
+           (row.flags & row_flag::catches_up) != 0;
+  }
+
   //! The parts of each row within the CTA.
   __device__ void merge_rows_of_cta(part_masks const& parts) const noexcept
   {
@@ -345,8 +345,7 @@ struct row_merge {
   __device__ void store_head(row_part const& row, int h, merged_head<Traits>& merged,
                              float offset) const noexcept
   {
-    store_merged_head(target{p, row.index}, h, merged, offset, (row.flags & row_flag::stored) != 0,
-                      lane);
+    store_merged_head(target{p, row.index}, h, merged, offset, row.kept, lane);
   }
   __device__ void store_candidates(row_part const& row, candidate const& c) const noexcept
   {

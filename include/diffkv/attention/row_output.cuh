@@ -40,6 +40,9 @@ struct decode_params {
   cache_ref cache;
 };
 
+//! Of a row whose queries are not kept.
+inline constexpr std::uint32_t not_kept = 0xFFFF'FFFFu;
+
 //! A row of the launch: where its queries are and its results go.
 template <class Traits, class T, class Out>
 struct row_target {
@@ -77,20 +80,25 @@ struct row_target {
     return p.out.at(static_cast<std::ptrdiff_t>(sequence), q_head(h));
   }
 
-  //! query_ring_ref::index of head h; the number of places is known to the compiler.
-  [[nodiscard]] __device__ std::size_t place_in_ring(std::uint32_t slot, std::int32_t position,
-                                                     int h) const noexcept
+  //! query_ring_ref::index of head h at a place of the ring, places of all layers being counted.
+  [[nodiscard]] __device__ std::size_t in_ring(std::uint32_t place, int h) const noexcept
+  {
+    return std::size_t{place} * (p.num_heads.divisor * Traits::group_size) + q_head(h);
+  }
+  //! Of the query of a position.
+  [[nodiscard]] __device__ std::size_t in_ring(std::uint32_t slot, std::int32_t position,
+                                               int h) const noexcept
   {
     constexpr auto places     = static_cast<std::uint32_t>(Traits::score_every + 1);
-    std::size_t const layer   = p.cache.shape.layer_of(slot, p.layer);
-    std::uint32_t const place = static_cast<std::uint32_t>(position) % places;
-    return (layer * places + place) * (p.num_heads.divisor * Traits::group_size) + q_head(h);
+    std::uint32_t const layer = slot * p.cache.shape.num_layers + p.layer;
+    return in_ring(layer * places + static_cast<std::uint32_t>(position) % places, h);
   }
 
-  //! Log-sum-exp of head h, and into the lag ring of a row that is stored.
+  //! Log-sum-exp of head h, into the lag ring, too.
   //! @param max, sum  base 2
   //! @param offset    scale * q.c
-  __device__ void store_lse(int h, float max, float sum, float offset, bool stored) const noexcept
+  __device__ void store_lse(int h, float max, float sum, float offset,
+                            std::uint32_t kept) const noexcept
   {
     float const lse = (max + fast_log2(sum)) * ln_of_2;  // -inf if sum = 0
     if (p.lse != nullptr) {
@@ -100,9 +108,8 @@ struct row_target {
         lse + correction;
     }
     if constexpr (Traits::has_scores) {
-      if (!stored) { return; }
-      planned_sequence const& plan     = p.sequences[sequence];
-      std::size_t const i              = place_in_ring(plan.slot, plan.num_tokens - 1, h);
+      if (kept == not_kept) { return; }
+      std::size_t const i              = in_ring(kept, h);
       p.cache.queries.lse[i]           = lse;
       p.cache.queries.offset_logits[i] = offset;
     }
@@ -141,8 +148,8 @@ __device__ void store_quad(Out* to, bool whole, float a, float b, float c, float
 template <class Traits, class T, class Out>
 __device__ void store_whole_row(row_target<Traits, T, Out> const& target,
                                 row_accumulator<Traits> const& row,
-                                float const (&offset)[Traits::sets], bool stored, float* stage,
-                                fragment_lane at) noexcept
+                                float const (&offset)[Traits::sets], std::uint32_t kept,
+                                float* stage, fragment_lane at) noexcept
 {
   using share = vector_share<Traits::head_dim, Traits::values.groups, 8>;
 #pragma unroll
@@ -162,7 +169,7 @@ __device__ void store_whole_row(row_target<Traits, T, Out> const& target,
       if (!share::exists(at.g, e)) { continue; }
       store_quad(to + share::dim(at.g, e), target.p.whole_out, x[e], x[e + 1], x[e + 2], x[e + 3]);
     }
-    if (at.g == 0) { target.store_lse(h, row.max[s], row.sum[s], offset[s], stored); }
+    if (at.g == 0) { target.store_lse(h, row.max[s], row.sum[s], offset[s], kept); }
   }
 }
 
@@ -170,7 +177,7 @@ __device__ void store_whole_row(row_target<Traits, T, Out> const& target,
 //! @threads one warp
 template <class Traits, class T, class Out>
 __device__ void store_merged_head(row_target<Traits, T, Out> const& target, int h,
-                                  merged_head<Traits>& merged, float offset, bool stored,
+                                  merged_head<Traits>& merged, float offset, std::uint32_t kept,
                                   int lane) noexcept
 {
   auto& v             = merged.out;
@@ -188,7 +195,7 @@ __device__ void store_merged_head(row_target<Traits, T, Out> const& target, int 
     store_quad(target.out(h) + 4 * v.quad(lane, q), target.p.whole_out, v.x[q][0], v.x[q][1],
                v.x[q][2], v.x[q][3]);
   }
-  if (lane == 0) { target.store_lse(h, merged.max, merged.sum, offset, stored); }
+  if (lane == 0) { target.store_lse(h, merged.max, merged.sum, offset, kept); }
 }
 
 //! A row without tokens gives 0 and lse = -inf.
@@ -199,7 +206,7 @@ __device__ void store_empty_row(row_target<Traits, T, Out> const& target, int la
 #pragma unroll 1
   for (int h = 0; h < Traits::heads; ++h) {
     merged_head<Traits> nothing{};
-    store_merged_head(target, h, nothing, 0.0f, false, lane);
+    store_merged_head(target, h, nothing, 0.0f, not_kept, lane);
   }
 }
 

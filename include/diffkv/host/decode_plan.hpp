@@ -43,7 +43,7 @@ struct planned_page {
     stored && num_tokens > 0 &&
     queries_due(num_tokens - 1, place.layer, cache.shape.score_every, {}).catches_up;
   return {static_cast<std::uint32_t>(place.row), state.tokens.high, state.tokens.low,
-          static_cast<std::uint16_t>(stored ? 1 : 0),
+          stored ? stored_at(num_tokens, cache.shape.score_every) : std::uint16_t{0},
           static_cast<std::uint16_t>(catches_up ? 1 : 0)};
 }
 
