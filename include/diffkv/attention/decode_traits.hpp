@@ -53,7 +53,7 @@ struct decode_traits {
   //! Whether registers suffice for more warps. Rows with two tiers run two codes and wait longer for
   //! instructions, which more warps hide.
   static constexpr bool fits_more_warps =
-    has_low && sets == 1 && head_dim <= 128 && !has_scale_groups;
+    has_low && sets == 1 && head_dim <= 128 && !has_scores && !has_scale_groups;
   static constexpr int warps = fits_more_warps ? tuning::warps_of_two_tiers : tuning::warps;
 
   //! Code for whole tiles only, beside that for any tile. Where code is long, fetching it costs more than
