@@ -63,12 +63,11 @@ __device__ void multiply_and_score(float (&logits)[Traits::sets][2 * Blocks], st
   constexpr int sets     = Traits::sets;
   constexpr int at_once  = min_of(Blocks, 2);
   constexpr int in_pairs = round_up(Blocks, at_once);
-  constexpr int unrolled = 2;
   float moving[sets][2 * in_pairs]{};
 #pragma unroll 1
   for (int begin = 0; begin < Blocks; begin += at_once) {
     float sum[2]{};
-#pragma unroll unrolled
+#pragma unroll
     for (int b = 0; b < at_once; ++b) {
       int const block = first_block + begin + b;
 #pragma unroll

@@ -51,7 +51,7 @@ struct decode_traits {
            max_of(layouts::low::geometry.format.key.groups,
                   layouts::low::geometry.format.value.groups)) > 1;
   //! Whether registers suffice for more warps. Rows with two tiers run two codes and wait longer for
-  //! instructions, which more warps hide.
+  //! instructions, which more warps hide; with scores, twelve warps spill and miss more of their code.
   static constexpr bool fits_more_warps =
     has_low && sets == 1 && head_dim <= 128 && !has_scores && !has_scale_groups;
   static constexpr int warps = fits_more_warps ? tuning::warps_of_two_tiers : tuning::warps;

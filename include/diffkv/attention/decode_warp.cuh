@@ -88,7 +88,6 @@ struct decode_warp {
   __device__ void begin_row(row_note const& note, Scores& scores) noexcept
   {
     target_type const target{p, note.index};
-    if constexpr (Scores::enabled) { lag().touch(target, note.kept); }
     load_queries(queries.high, target, note.ordinal == 0 ? note.kept : not_kept, true);
     if constexpr (!row_queries<Traits>::shared) {
       load_queries(queries.low, target, not_kept, false);

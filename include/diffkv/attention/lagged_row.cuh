@@ -52,23 +52,6 @@ struct lagged_row {
     }
   }
 
-  //! Has all other queries of the ring come closer, which may be due: their place follows from that of the
-  //! row's own.
-  __device__ void touch(target_type const& target, std::uint32_t kept) const noexcept
-  {
-    constexpr auto ring_places = static_cast<std::uint32_t>(Traits::score_every + 1);
-    constexpr int lines        = ceil_div(Traits::group_size * Traits::head_dim, 32);
-    std::uint32_t const own    = kept % ring_places;
-#pragma unroll 1
-    for (int i = at.lane; i < lines * Traits::score_every; i += 32) {
-      std::uint32_t const place = (own + 1u + static_cast<std::uint32_t>(i / lines)) % ring_places;
-      float const* const from   = p.cache.queries.queries + target.in_ring(kept - own + place, 0) *
-                                                            std::size_t{Traits::head_dim};
-      prefetch_line(from + i % lines * 32);
-    }
-    prefetch_line(p.sequences + target.sequence);
-  }
-
   //! The due queries of a row that catches up.
   __device__ void load(score_path<Traits>& scores, target_type const& target,
                        planned_sequence const& plan, std::uint32_t high_pages) const noexcept

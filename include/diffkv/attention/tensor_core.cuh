@@ -109,12 +109,6 @@ __device__ inline void mma_f16(float (&d)[4], std::uint32_t const (&a)[4], std::
 //! Nobody needs it, but it is not left out.
 __device__ inline void keep(std::uint32_t word) noexcept { asm volatile("" ::"r"(word)); }
 
-//! Has the line of global memory come into the second-level cache.
-__device__ inline void prefetch_line(void const* line) noexcept
-{
-  asm volatile("prefetch.global.L2 [%0];" ::"l"(line));
-}
-
 //! Words of shared memory by their 32-bit address.
 [[nodiscard]] __device__ inline std::uint32_t shared_address(void const* p) noexcept
 {
