@@ -99,13 +99,12 @@ loaded_model load_on_gpu([[maybe_unused]] program_options const& options,
   std::size_t together                = 0;
   for (generation_request const& r : l.requests) { together += r.prompt.size(); }
   runner_size size;
-  size.slots      = std::min(options.batch, static_cast<int>(l.requests.size()));
-  size.max_tokens = l.max_tokens;
-  size.num_ids    = static_cast<int>(l.words.size());
-  size.kv_bytes   = static_cast<std::uint64_t>(options.kv_bytes);
-  int const at_once =
-    std::max({l.max_tokens, static_cast<int>(l.calibration.size()), size.slots,
-              static_cast<int>(std::min(together, most_together))});
+  size.slots        = std::min(options.batch, static_cast<int>(l.requests.size()));
+  size.max_tokens   = l.max_tokens;
+  size.num_ids      = static_cast<int>(l.words.size());
+  size.kv_bytes     = static_cast<std::uint64_t>(options.kv_bytes);
+  int const at_once = std::max({l.max_tokens, static_cast<int>(l.calibration.size()), size.slots,
+                                static_cast<int>(std::min(together, most_together))});
   std::shared_ptr<cuda_device> const shared = open_cuda_device(l.config, files, at_once);
   return {"cuda", [shared, &l] { return shared->calibrate(l.calibration); },
           [shared, &l](cache_settings const& settings, std::vector<float> offsets) {

@@ -82,9 +82,9 @@ struct score_path {
 
   //! Products of the keys of a block with the due queries, yet to be made.
   template <class Tile>
-  [[nodiscard]] __device__ auto products() const noexcept
+  [[nodiscard]] __device__ lagged_products<queries_of<Tile>> products() const noexcept
   {
-    return lagged_products<queries_of<Tile>>{queries<Tile>(), start};
+    return {queries<Tile>(), start};
   }
 
   //! Sum of the probabilities of token g + 8 (t mod 2) of a block. With up to four q_heads, lanes t and
