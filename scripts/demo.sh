@@ -9,8 +9,8 @@ set -euo pipefail
 . "$(dirname "${BASH_SOURCE[0]}")/setup.sh"
 
 need "${build_packages[@]}" "${example_packages[@]}"
-# On the GPU where there is one and a toolkit to build for it; else on the CPU.
-if nvidia-smi -L >/dev/null 2>&1 && has_toolkit; then
+# On the GPU where there is one and a toolkit with cuBLAS to build for it; else on the CPU.
+if has_gpu_for_the_loop; then
   need_cuda compiler
   device_args=(-DDIFFKV_BUILD_CUDA=ON -DCMAKE_CUDA_ARCHITECTURES="$(gpu_architecture)"
     "-DLLAMA3_CUDA_CACHES=64x3/k8v4+k4v2/4/centred+rotated;64x3/k16v16/0/none")

@@ -6,8 +6,8 @@
   scripts/quality.py --text wiki.test.raw          the table below, over four places of the text
   scripts/quality.py --text FILE --only NAME ...   some rows of it; prints, stores nothing
 
-Each row runs `diffkv_llama3 --raw --prompt-tokens 1024 --compare 192` at `--skip` 0, 5000, 20000 and
-40000 and averages. The figures in docs/performance.md are of the WikiText-2 test text ("raw", as
+Each row runs `diffkv_llama3 --device cpu --raw --prompt-tokens 1024 --compare 192` at `--skip` 0, 5000,
+20000 and 40000 and averages. The figures in docs/performance.md are of the WikiText-2 test text ("raw", as
 published by Merity et al., 2016). The result is stored as docs/performance/quality.json, in the form
 of Google Benchmark, rendered by scripts/performance.py and into the table of README.md.
 """
@@ -50,7 +50,7 @@ def run_row(program, model, text, arguments):
     began = time.monotonic()
     reports = []
     for skip in SKIPS:
-        command = [program, "--model", model, "--raw", "--prompt-file", text, "--prompt-tokens", "1024",
+        command = [program, "--device", "cpu", "--model", model, "--raw", "--prompt-file", text, "--prompt-tokens", "1024",
                    "--compare", "192", "--skip", str(skip), "--report", "json", *arguments]
         done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
         if done.returncode != 0:

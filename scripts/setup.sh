@@ -5,8 +5,9 @@
 #   root                  the project's folder
 #   need PACKAGE...       Debian packages; installed when missing, if that is possible here
 #   need_cuda headers     CUDA 13 headers for host code     } fills the array cuda_args, options for
-#   need_cuda compiler    the same, and nvcc                } cmake; empty where a toolkit is found
+#   need_cuda compiler    the same, and nvcc                } cmake; empty where a toolkit is on the path
 #   gpu_architecture      prints a value for CMAKE_CUDA_ARCHITECTURES
+#   has_gpu_for_the_loop  whether the llama3 example can be built for a GPU of this machine
 #   need_model            the model of the examples; its folder in $model
 # DIFFKV_CUDA=toolkit|pypi overrides what need_cuda would choose by itself.
 root="$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)"
@@ -40,14 +41,29 @@ need() {
     "${missing[@]}" >/dev/null
 }
 
+# The compiler of this machine's CUDA Toolkit; it may lie beside the path.
+toolkit_nvcc() { command -v nvcc || echo /usr/local/cuda/bin/nvcc; }
+
 # Has this machine a CUDA Toolkit of version 13 or newer?
 has_toolkit() {
   local nvcc release
-  nvcc="$(command -v nvcc || true)"
-  [ -n "$nvcc" ] || nvcc=/usr/local/cuda/bin/nvcc
+  nvcc="$(toolkit_nvcc)"
   [ -x "$nvcc" ] || return 1
   release="$("$nvcc" --version | sed -n 's/.*release \([0-9]*\).*/\1/p')"
   [ "${release:-0}" -ge 13 ]
+}
+
+# Is there a GPU of compute capability 8.0 or newer, and a toolkit with cuBLAS to build the loop for it?
+has_gpu_for_the_loop() {
+  local capability nvcc header
+  [ "${DIFFKV_CUDA:-toolkit}" = toolkit ] && has_toolkit || return 1
+  capability="$(nvidia-smi --query-gpu=compute_cap --format=csv,noheader 2>/dev/null | head -n 1)" || return 1
+  [[ "$capability" =~ ^[0-9]+\.[0-9]+$ ]] && [ "${capability%%.*}" -ge 8 ] || return 1
+  nvcc="$(readlink -f "$(toolkit_nvcc)")"
+  for header in "${nvcc%/bin/nvcc}"/{include,targets/*/include}/cublas_v2.h; do
+    [ ! -e "$header" ] || return 0
+  done
+  return 1
 }
 
 need_cuda() {
@@ -56,7 +72,13 @@ need_cuda() {
   if [ -z "$source" ]; then
     if has_toolkit; then source=toolkit; else source=pypi; fi
   fi
-  [ "$source" = pypi ] || return 0
+  if [ "$source" != pypi ]; then
+    # CMake looks for compilers on the path alone.
+    if [ "$1" = compiler ] && ! command -v nvcc >/dev/null && [ -x "$(toolkit_nvcc)" ]; then
+      cuda_args=("-DCMAKE_CUDA_COMPILER=$(toolkit_nvcc)")
+    fi
+    return 0
+  fi
 
   packages=("${cuda_header_packages[@]}")
   [ "$1" = headers ] || packages+=("${cuda_compiler_packages[@]}")

@@ -2,8 +2,9 @@
 # SPDX-FileCopyrightText: 2026 The diffkv authors
 # SPDX-License-Identifier: Apache-2.0
 
-# Runs what needs a GPU: all tests with the ctest label gpu, then compute-sanitizer over those tagged
-# [small], which are a representative subset. The last line says how it went.
+# Runs what needs a GPU: all tests with the ctest label gpu (of the library, of examples and, where there is
+# cuBLAS, of the llama3 loop), then compute-sanitizer over those tagged [small], which are a representative
+# subset. The last line says how it went.
 #   scripts/test_gpu.sh                      builds build/gpu-test for the GPU of this machine first
 #   scripts/test_gpu.sh --build FOLDER       a folder that cmake has configured
 #   scripts/test_gpu.sh --binary PATH        a program built elsewhere; nothing else is needed. More of
@@ -15,6 +16,9 @@ here="$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)"
 
 sanitized='[small]'  # the one place that says what compute-sanitizer looks at
 tools=(memcheck racecheck initcheck synccheck)
+# Of the loop's tests, then of diffkv_llama3_throughput.
+tested_caches='64x3/k8v4+k4v2/4/centred+rotated;64x3/k8v4+k4v2/1/centred+rotated;64x3/k16v16/0/none'
+tested_caches+=';128x4/k8v4+k4v2/4/centred+rotated/fixed;128x4/k16v16/0/none'
 binaries=() folder=''
 while [ "$#" -gt 0 ]; do
   case "$1" in
@@ -45,14 +49,9 @@ else
     need "${build_packages[@]}" "${example_packages[@]}" catch2
     need_cuda compiler
     configure "$folder" -DCMAKE_BUILD_TYPE=Release -DCMAKE_CUDA_ARCHITECTURES="$(gpu_architecture)" \
-      -DDIFFKV_BUILD_BENCH=OFF -DDIFFKV_WERROR=ON "${cuda_args[@]}"
+      -DDIFFKV_BUILD_BENCH=OFF -DDIFFKV_WERROR=ON "-DLLAMA3_CUDA_CACHES=$tested_caches" "${cuda_args[@]}"
   fi
-  # The loop of the example is tested where it is built, which takes cuBLAS.
-  targets=(diffkv_device_tests diffkv_other_gpu_tests)
-  if cmake --build "$folder" --target help | grep -q llama3_device_tests; then
-    targets+=(llama3_device_tests)
-  fi
-  cmake --build "$folder" --target "${targets[@]}"
+  cmake --build "$folder" --target diffkv_gpu_tests
   ctest --test-dir "$folder" -L gpu --no-tests=error --output-on-failure 2>&1 | tee "$log" || failed=1
   summary="$(grep -E '^[0-9]+% tests passed' "$log" | tail -n 1 || true)"
   mapfile -t binaries < <(find "$folder" -name '*device_tests' -type f -perm -u+x)

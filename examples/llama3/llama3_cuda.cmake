@@ -3,13 +3,18 @@
 
 # Adds the loop on the GPU to the target `llama3`: its sources, and one file of device code for each of
 # LLAMA3_CUDA_CACHES.
+set(distinct_caches ${LLAMA3_CUDA_CACHES})
+list(REMOVE_DUPLICATES distinct_caches)
+if(NOT distinct_caches STREQUAL LLAMA3_CUDA_CACHES)
+  message(FATAL_ERROR "LLAMA3_CUDA_CACHES: a cache is listed twice: ${LLAMA3_CUDA_CACHES}")
+endif()
 file(GLOB sources CONFIGURE_DEPENDS cuda/*.cpp cuda/*.cu)
 set(declarations "")
 set(calls "")
 set(number 0)
 foreach(cache IN LISTS LLAMA3_CUDA_CACHES)
   if(NOT cache MATCHES
-     "^([0-9]+)x([0-9]+)/(k[0-9]+v[0-9]+)(\\+(k[0-9]+v[0-9]+))?/([0-4])/([a-z+]+)(/fixed)?$")
+     "^([0-9]+)x([0-9]+)/(k[0-9]+v[0-9]+)(\\+(k[0-9]+v[0-9]+))?/([0124])/(none|centred|rotated|centred\\+rotated)(/fixed)?$")
     message(FATAL_ERROR "LLAMA3_CUDA_CACHES: '${cache}' is not "
       "HEAD_DIMxGROUP/HIGH[+LOW]/SCORE_EVERY/CONDITIONING[/fixed], such as "
       "64x3/k8v4+k4v2/4/centred+rotated")
@@ -46,5 +51,18 @@ target_link_libraries(llama3 PUBLIC CUDA::cublas CUDA::cudart)
 # How fast the loop is, with random weights (docs/throughput.md). Its mix of tiers is a cache of its own:
 # -DLLAMA3_CUDA_CACHES="128x4/k8v4+k4v2/4/centred+rotated/fixed;128x4/k16v16/0/none" for Llama3-8B.
 file(GLOB throughput_sources CONFIGURE_DEPENDS throughput/*.cpp)
-add_executable(diffkv_llama3_throughput throughput.cpp ${throughput_sources})
-target_link_libraries(diffkv_llama3_throughput PRIVATE llama3 diffkv_warnings)
+add_library(llama3_throughput OBJECT throughput.cpp ${throughput_sources})  # compiled in any case
+target_link_libraries(llama3_throughput PRIVATE llama3 diffkv_warnings)
+if(LLAMA3_CUDA_CACHES MATCHES "/fixed")
+  add_executable(diffkv_llama3_throughput $<TARGET_OBJECTS:llama3_throughput>)
+  target_link_libraries(diffkv_llama3_throughput PRIVATE llama3)
+else()
+  message(STATUS "diffkv: diffkv_llama3_throughput is left out, as no cache of LLAMA3_CUDA_CACHES is /fixed")
+endif()
+if("128x4/k8v4+k4v2/4/centred+rotated/fixed" IN_LIST LLAMA3_CUDA_CACHES
+   AND "128x4/k16v16/0/none" IN_LIST LLAMA3_CUDA_CACHES)
+  add_test(NAME "llama3: throughput of a tiny model is measured"
+    COMMAND diffkv_llama3_throughput --shape tiny --mode step --rounds 1)
+  set_tests_properties("llama3: throughput of a tiny model is measured" PROPERTIES LABELS gpu)
+  add_dependencies(diffkv_gpu_tests diffkv_llama3_throughput)
+endif()
