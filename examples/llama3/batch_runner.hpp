@@ -53,6 +53,7 @@ class batch_runner {
   //! Launches one step: each of these sequences takes in the token chosen last and chooses the next.
   virtual void step(std::vector<std::uint32_t> const& slots) = 0;
   //! Waits for the oldest step that was not collected yet.
+  //! @throws std::runtime_error if a sequence has no logit to choose from; so does read_prompts
   [[nodiscard]] virtual step_result collect() = 0;
   //! Steps that may wait to be collected.
   [[nodiscard]] virtual int max_steps_ahead() const = 0;

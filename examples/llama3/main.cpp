@@ -47,8 +47,9 @@ device_kind choose_device(program_options const& options,
       return device_kind::cuda;
     } catch (std::invalid_argument const& error) {
       why = error.what();
-      if (options.device == device_kind::automatic && options.requests.empty()) {
-        say("running on the CPU: " + why);
+      if (options.requests.empty()) {  // else the CPU is no way out
+        if (options.device == device_kind::automatic) { say("running on the CPU: " + why); }
+        why += "; use one of these, or --device cpu";
       }
     }
   }
@@ -58,6 +59,31 @@ device_kind choose_device(program_options const& options,
     throw std::runtime_error("--requests: many sequences at the same time need a GPU, but " + why);
   }
   return device_kind::cpu;
+}
+
+#if LLAMA3_CUDA
+runner_size runner_size_for(program_options const& options, loaded const& l)
+{
+  runner_size size;
+  size.slots      = std::min(options.batch, static_cast<int>(l.requests.size()));
+  size.max_tokens = l.max_tokens;
+  size.num_ids    = static_cast<int>(l.words.size());
+  size.kv_bytes   = static_cast<std::uint64_t>(options.kv_bytes);
+  return size;
+}
+#endif
+
+//! Refuses requests that the GPU has no memory for, before any weight is read.
+//! @throws std::invalid_argument naming the option that asks for too much or too little
+void check_requests([[maybe_unused]] program_options const& options,
+                    [[maybe_unused]] loaded const& l)
+{
+#if LLAMA3_CUDA
+  std::size_t longest = 0;
+  for (generation_request const& r : l.requests) { longest = std::max(longest, r.prompt.size()); }
+  check_runner_size(l.config, options.cache, runner_size_for(options, l),
+                    static_cast<int>(longest));
+#endif
 }
 
 //! A model loaded onto its device. The functions keep it alive, sessions do not.
@@ -98,11 +124,7 @@ loaded_model load_on_gpu([[maybe_unused]] program_options const& options,
   constexpr std::size_t most_together = 4096;  // tokens of prompts that are read together
   std::size_t together                = 0;
   for (generation_request const& r : l.requests) { together += r.prompt.size(); }
-  runner_size size;
-  size.slots        = std::min(options.batch, static_cast<int>(l.requests.size()));
-  size.max_tokens   = l.max_tokens;
-  size.num_ids      = static_cast<int>(l.words.size());
-  size.kv_bytes     = static_cast<std::uint64_t>(options.kv_bytes);
+  runner_size const size = runner_size_for(options, l);
   int const at_once = std::max({l.max_tokens, static_cast<int>(l.calibration.size()), size.slots,
                                 static_cast<int>(std::min(together, most_together))});
   std::shared_ptr<cuda_device> const shared = open_cuda_device(l.config, files, at_once);
@@ -194,6 +216,7 @@ int run(program_options const& options)
 {
   loaded const l           = prepare(options, LLAMA3_CALIBRATION_TEXT);
   device_kind const device = choose_device(options, l.config);
+  if (!l.requests.empty()) { check_requests(options, l); }
   checkpoint const files{options.model};
   loaded_model const of =
     device == device_kind::cuda ? load_on_gpu(options, l, files) : load_on_cpu(options, l, files);

@@ -218,6 +218,9 @@ std::vector<std::string> read_lines(std::string const& name)
     if (!line.empty() && line.back() == '\r') { line.pop_back(); }
     if (!line.empty()) { lines.push_back(line); }
   }
+  if (!file.is_open() || file.bad()) {
+    throw std::invalid_argument(fmt::format("--requests {}: cannot be read", name));
+  }
   if (lines.empty()) {
     throw std::invalid_argument(fmt::format("--requests {}: there is no prompt in it", name));
   }

@@ -62,7 +62,7 @@ int checked_length(program_options const& options, input_tokens const& input, in
   int const wanted = options.compare > 0 ? options.compare : options.max_tokens;
   check_prompt(input.prompt.size(), {wanted, context});
   auto const prompt = static_cast<int>(input.prompt.size());
-  if (options.compare > 0 && prompt + options.compare > context) {
+  if (options.compare > context - prompt) {
     throw std::invalid_argument(
       fmt::format("--compare {}: with {} prompt tokens that is more than "
                   "the context of {}",

@@ -50,6 +50,7 @@ std::vector<generation_request> make_requests(program_options const& options,
     r.prompt     = chat ? chat->render(words, text) : words.with_bos(words.encode(text));
     r.max_tokens = options.max_tokens;
     r.how        = sampling_of(options.sampling);
+    r.how.seed += requests.size();  // equal prompts get answers of their own
     try {
       check_prompt(r.prompt.size() + 1, {options.max_tokens, context});
     } catch (std::invalid_argument const&) {

@@ -17,9 +17,9 @@
 namespace llama3 {
 
 //! The prompts of options.requests, numbered from 1, as tokens: through the model's chat template, or as
-//! they are with options.raw.
+//! they are with options.raw. The first has the seed of the options, each other one more than the last.
 //! @param context  prompt and new tokens of one at most
-//! @throws std::invalid_argument naming the prompt that is empty or leaves no room in the context;
+//! @throws std::invalid_argument naming the prompt that leaves no room in the context;
 //!         file_error if there is no chat template
 [[nodiscard]] std::vector<generation_request> make_requests(program_options const& options,
                                                             tokenizer const& words, int context);

@@ -32,8 +32,8 @@ struct session {
 
   //! One more token.
   //! @return [vocab_size] logits after it
-  //! @throws std::invalid_argument, before any work, for an id outside the vocabulary or if there is
-  //!         no prompt before it
+  //! @throws std::invalid_argument, before any work, for an id outside the vocabulary, if there is no
+  //!         prompt before it, or if the sequence is as long as the session allows
   [[nodiscard]] virtual std::vector<float> decode(token_id id) = 0;
 
   //! What the cache holds now.

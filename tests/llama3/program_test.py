@@ -232,6 +232,9 @@ class Devices(WithModels):
         done = run("--device", "auto", "--model", self.alphabet, "--requests", file)
         self.assertEqual((done.returncode, done.stdout), (2, b""))
         self.assertRegex(done.stderr.decode(), "--requests .*: there is no prompt in it\n")
+        done = run("--device", "auto", "--model", self.alphabet, "--requests", "/proc/self/mem")
+        self.assertEqual((done.returncode, done.stdout), (2, b""))
+        self.assertEqual(done.stderr, b"--requests /proc/self/mem: cannot be read\n")
 
     def test_without_a_gpu_auto_is_the_cpu(self):
         common = ["--model", self.alphabet, "--raw", "--prompt", "a", "--max-tokens", "3",
@@ -304,6 +307,9 @@ class Comparison(WithModels):
         done = run("--model", self.random, "--raw", "--prompt", "a" * 500, "--compare", "30")
         self.assertNotEqual(done.returncode, 0)
         self.assertRegex(done.stderr.decode(), r"--compare 30.*500.*512")
+        done = run("--model", self.random, "--raw", "--prompt", "abc", "--compare", 2**31 - 1)
+        self.assertEqual(done.returncode, 1)
+        self.assertRegex(done.stderr.decode(), r"^--compare 2147483647.*3 prompt tokens.*512\n$")
 
 
 class Refusals(WithModels):

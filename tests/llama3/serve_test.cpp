@@ -44,7 +44,8 @@ TEST_CASE("serve: prompts become requests, numbered from 1", "[llama3]")
   CHECK(requests[1].max_tokens == 20);
   CHECK(requests[1].how.temperature == 0.5f);
   CHECK(requests[1].how.top_p == 0.25f);
-  CHECK(requests[1].how.seed == 9);
+  CHECK(requests[0].how.seed == 9);
+  CHECK(requests[1].how.seed == 10);
   CHECK(longest_sequence(requests, 100) == 25);
   CHECK(longest_sequence(requests, 21) == 21);
   // Even if no token is asked for, a runner needs room for one.

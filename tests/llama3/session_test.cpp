@@ -142,6 +142,16 @@ TEST_CASE("session: what cannot be a token is refused and changes nothing", "[ll
   CHECK(run(s, prompt, {9, 7}) == expected);
 }
 
+TEST_CASE("session: a sequence ends at the session's length", "[llama3]")
+{
+  fixture f;
+  auto s = f.make_session();  // of 64 tokens
+  (void)s.prompt(prompt);
+  for (auto length = prompt.size(); length < 64; ++length) { (void)s.decode(1); }
+  CHECK_THROWS_AS(s.decode(1), std::invalid_argument);
+  CHECK(s.usage().num_tokens == 64);
+}
+
 TEST_CASE("session: progress is told after each layer of the prompt", "[llama3]")
 {
   fixture f;

@@ -18,6 +18,9 @@ constexpr int threads = 128;
   return blockIdx.x * static_cast<unsigned>(threads) + threadIdx.x;
 }
 
+//! Where nothing was to choose: steps that were launched ahead look this token up.
+[[nodiscard]] __device__ token_id id_or_0(token_id chosen) { return chosen < 0 ? 0 : chosen; }
+
 __global__ void __launch_bounds__(threads)
   load_batch_kernel(diffkv::batch_ref batch, slot_states states, batch_rows rows)
 {
@@ -45,7 +48,7 @@ __global__ void __launch_bounds__(threads)
     for (std::uint32_t i = 0; i < count; ++i) { refused = refused || refusals.sequences[i] == b; }
     std::uint32_t const slot = batch.slots[b];
     if (!refused) {
-      states.tokens[slot] = chosen[b];
+      states.tokens[slot] = id_or_0(chosen[b]);
       ++states.positions[slot];
     }
     reports.tokens[std::size_t{place} * reports.capacity + b] =
@@ -66,9 +69,17 @@ __global__ void __launch_bounds__(threads)
   std::uint32_t const i = thread_number();
   if (i >= count) { return; }
   std::uint32_t const slot = slots[i];
-  states.tokens[slot]      = chosen[i];
+  states.tokens[slot]      = id_or_0(chosen[i]);
   states.positions[slot]   = positions[i];
   states.options[slot]     = options[i];
+}
+
+//! The token comes as a parameter: there is no host memory that would have to outlive the launch.
+__global__ void __launch_bounds__(threads)
+  set_token_kernel(std::uint32_t slot, token_id id, slot_states states)
+{
+  wait_for_previous();
+  if (thread_number() == 0) { states.tokens[slot] = id; }
 }
 
 }  // namespace
@@ -94,6 +105,11 @@ void begin_states(std::uint32_t const* slots, int count, token_id const* chosen,
   auto const n = static_cast<std::uint32_t>(count);
   launch(begin_states_kernel, ctas_for(n), threads, stream, slots, n, chosen, positions, options,
          states);
+}
+
+void set_token(std::uint32_t slot, token_id id, slot_states const& states, cudaStream_t stream)
+{
+  launch(set_token_kernel, 1, threads, stream, slot, id, states);
 }
 
 }  // namespace llama3

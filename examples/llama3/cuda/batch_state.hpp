@@ -47,7 +47,7 @@ void load_batch(diffkv::batch_ref const& batch, slot_states const& states, batch
                 cudaStream_t stream);
 
 //! Takes the tokens that were chosen into the states of their slots, and reports them. A sequence that
-//! was refused stays as it is.
+//! was refused stays as it is. Where nothing was to choose, that is reported, and token 0 taken.
 //! @param chosen      [batch.capacity]
 //! @param refusals    those of this step
 //! @param free_pages  device memory
@@ -63,5 +63,9 @@ void store_batch(diffkv::batch_ref const& batch, token_id const* chosen,
 void begin_states(std::uint32_t const* slots, int count, token_id const* chosen,
                   std::int32_t const* positions, sampling const* options, slot_states const& states,
                   cudaStream_t stream);
+
+//! Overrides the token that a sequence takes in next.
+//! @stream  as load_batch
+void set_token(std::uint32_t slot, token_id id, slot_states const& states, cudaStream_t stream);
 
 }  // namespace llama3

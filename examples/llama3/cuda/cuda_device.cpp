@@ -8,10 +8,21 @@
 #include "llama3/weights.hpp"
 
 #include <algorithm>  // min
+#include <stdexcept>  // invalid_argument
 #include <utility>    // move
 
 namespace llama3 {
 namespace {
+
+//! All that decides about pages.
+[[nodiscard]] device_cache_setup setup_of(runner_size const& size)
+{
+  device_cache_setup setup;
+  setup.num_slots  = size.slots;
+  setup.max_tokens = size.max_tokens;
+  setup.pool_bytes = size.kv_bytes;
+  return setup;
+}
 
 class loaded_device final : public cuda_device {
  public:
@@ -42,12 +53,9 @@ class loaded_device final : public cuda_device {
     DIFFKV_EXPECTS(size.max_tokens <= model_.max_tokens() && size.slots <= model_.max_tokens(),
                    "make_runner: the device was opened for " + std::to_string(model_.max_tokens()) +
                      " tokens at once");
-    device_cache_setup setup;
-    setup.num_slots     = size.slots;
-    setup.max_tokens    = size.max_tokens;
-    setup.prompts       = std::min(size.slots, most_prompts);
-    setup.prompt_tokens = model_.max_tokens();
-    setup.pool_bytes    = size.kv_bytes;
+    device_cache_setup setup = setup_of(size);
+    setup.prompts            = std::min(size.slots, most_prompts);
+    setup.prompt_tokens      = model_.max_tokens();
     auto cache =
       make_device_cache(model_.config(), settings, setup, std::move(key_offsets), model_.stream());
     return std::make_unique<runner>(model_, std::move(cache), setup, size.num_ids);
@@ -80,6 +88,23 @@ bool cuda_is_usable(std::string& why)
 void check_device_settings(model_config const& config, cache_settings const& settings)
 {
   static_cast<void>(find_device_cache(config, settings, /*fixed_mix=*/false));
+}
+
+void check_runner_size(model_config const& config, cache_settings const& settings,
+                       runner_size const& size, int longest_prompt)
+{
+  bool const centred = has(settings.conditioning, diffkv::conditioning::centred);
+  std::int64_t const offsets =
+    centred ? std::int64_t{config.num_layers} * config.num_heads * config.head_dim : 0;
+  diffkv::cache_options const options = device_cache_options(
+    config, settings, setup_of(size), std::vector<float>(static_cast<std::size_t>(offsets)));
+  std::uint64_t const pages = most_pages(options, longest_prompt);
+  if (pages > options.num_pages) {
+    throw std::invalid_argument("--kv-bytes " + std::to_string(size.kv_bytes) + ": that is " +
+                                std::to_string(options.num_pages) + " pages, and a prompt of " +
+                                std::to_string(longest_prompt) + " tokens may need " +
+                                std::to_string(pages));
+  }
 }
 
 std::unique_ptr<cuda_device> open_cuda_device(model_config const& config, checkpoint const& files,

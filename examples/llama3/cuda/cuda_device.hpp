@@ -24,7 +24,7 @@ namespace llama3 {
 [[nodiscard]] bool cuda_is_usable(std::string& why);
 
 //! Whether there is code for a cache of these settings: before any weight is read.
-//! @throws std::invalid_argument naming the caches that there is code for
+//! @throws std::invalid_argument, in one line, naming the caches that there is code for
 void check_device_settings(model_config const& config, cache_settings const& settings);
 
 //! What a runner must have room for.
@@ -34,6 +34,11 @@ struct runner_size {
   int num_ids            = 0;  //!< ids from here on are never chosen: tokenizer::size()
   std::uint64_t kv_bytes = 0;  //!< of all keys and values; 0: enough for all slots at max_tokens
 };
+
+//! Whether a runner of this size has pages for prompts of up to so many tokens: before any weight is read.
+//! @throws std::invalid_argument naming the option that asks for too much or too little
+void check_runner_size(model_config const& config, cache_settings const& settings,
+                       runner_size const& size, int longest_prompt);
 
 //! A loaded model. Its sessions and runners share it: it must outlive them.
 class cuda_device {
@@ -53,8 +58,8 @@ class cuda_device {
 
   //! Prompts that it reads together may have as many tokens as the device was opened for.
   //! @pre size.max_tokens and size.slots + 7 are no more than those tokens
-  //! @throws std::invalid_argument for settings it has no code for, naming those it has;
-  //!         diffkv::invalid_argument for a pool of no or too many pages
+  //! @throws std::invalid_argument for settings it has no code for, naming those it has, and for a pool of
+  //!         no or too many pages
   [[nodiscard]] virtual std::unique_ptr<batch_runner> make_runner(
     cache_settings const& settings, runner_size const& size, std::vector<float> key_offsets) = 0;
 };

@@ -49,19 +49,21 @@ std::vector<float> cuda_session::prompt(std::vector<token_id> const& ids,
                                         progress_callback const& progress)
 {
   timed const clock{times_.device};
-  if (has_sequence_) { runner_.release({slot}); }
-  has_sequence_ = false;
+  num_tokens_ = 0;
+  if (holds_pages_) { runner_.release({slot}); }
+  holds_pages_ = false;
   check_ids(model_.config(), ids);
   if (static_cast<int>(ids.size()) > runner_.max_prompt_tokens()) {
     throw std::invalid_argument("a prompt of " + std::to_string(ids.size()) +
                                 " tokens is longer than the session's " +
                                 std::to_string(runner_.max_prompt_tokens()));
   }
+  holds_pages_ = true;
   if (!runner_.read_prompts({{slot, ids, {}}}, progress).front()) {
     throw std::runtime_error("not enough pages for a prompt of " + std::to_string(ids.size()) +
                              " tokens");
   }
-  has_sequence_ = true;
+  num_tokens_ = static_cast<int>(ids.size());
   return logits();
 }
 
@@ -69,12 +71,17 @@ std::vector<float> cuda_session::decode(token_id id)
 {
   timed const clock{times_.device};
   check_ids(model_.config(), {id});
-  if (!has_sequence_) { throw std::invalid_argument("there is no prompt before this token"); }
+  if (num_tokens_ == 0) { throw std::invalid_argument("there is no prompt before this token"); }
+  if (num_tokens_ == runner_.max_tokens()) {
+    throw std::invalid_argument("the sequence has all of the session's " +
+                                std::to_string(num_tokens_) + " tokens");
+  }
   runner_.set_token(slot, id);
   runner_.step({slot});
   if (!runner_.collect().tokens.front()) {
     throw std::runtime_error("not enough pages for one more token");
   }
+  ++num_tokens_;
   return logits();
 }
 

@@ -43,7 +43,8 @@ class cuda_session final : public session {
 
   device_model& model_;
   runner runner_;
-  bool has_sequence_ = false;
+  bool holds_pages_ = false;  // or may do so, where reading a prompt failed
+  int num_tokens_   = 0;      // of the sequence; 0: there is none
   time_account times_{};
 };
 

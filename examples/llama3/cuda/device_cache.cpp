@@ -21,13 +21,11 @@ namespace {
 
 std::string device_cache_kind::name() const
 {
-  std::string text = diffkv::name(high);
+  std::string text =
+    std::to_string(head_dim) + "x" + std::to_string(group_size) + "/" + diffkv::name(high);
   if (low) { text += "+" + diffkv::name(*low); }
-  text += ", head_dim " + std::to_string(head_dim) + ", group " + std::to_string(group_size) +
-          ", score-every " + std::to_string(score_every) + ", conditioning " +
-          name_of(conditioning);
-  if (fixed_mix) { text += ", fixed mix"; }
-  return text;
+  text += "/" + std::to_string(score_every) + "/" + name_of(conditioning);
+  return fixed_mix ? text + "/fixed" : text;
 }
 
 diffkv::cache_options device_cache_options(model_config const& config,
@@ -39,15 +37,32 @@ diffkv::cache_options device_cache_options(model_config const& config,
     cache_options_for(config, settings, setup.max_tokens, std::move(key_offsets));
   std::uint64_t const pages_of_one = options.num_pages;
   options.shape.num_slots          = static_cast<std::uint32_t>(setup.num_slots);
+  std::uint64_t const page_bytes   = diffkv::tiers_of(options).high.page_bytes;
   std::uint64_t pages              = pages_of_one * options.shape.num_slots;
   if (setup.pool_bytes != 0) {
-    pages = setup.pool_bytes / diffkv::tiers_of(options).high.page_bytes;
+    pages = setup.pool_bytes / page_bytes;
+    if (pages < 1 || pages > diffkv::max_pages) {
+      throw std::invalid_argument("--kv-bytes " + std::to_string(setup.pool_bytes) +
+                                  ": must be at least a page, " + std::to_string(page_bytes) +
+                                  " bytes, and at most " +
+                                  std::to_string(page_bytes * diffkv::max_pages));
+    }
   }
-  DIFFKV_EXPECTS(pages >= 1 && pages <= diffkv::max_pages,
-                 "cache: a pool of " + std::to_string(pages) + " pages is not within 1 .. " +
-                   std::to_string(diffkv::max_pages));
+  if (pages > diffkv::max_pages) {
+    throw std::invalid_argument(std::to_string(setup.num_slots) + " sequences of " +
+                                std::to_string(setup.max_tokens) +
+                                " tokens need more pages than a pool can have: ask for less with "
+                                "--batch, --context or --kv-bytes");
+  }
   options.num_pages = static_cast<std::uint32_t>(pages);
   return options;
+}
+
+std::uint64_t most_pages(diffkv::cache_options const& options, int num_tokens)
+{
+  return std::uint64_t{
+           diffkv::tiers_of(options).most_pages(static_cast<std::uint32_t>(num_tokens))} *
+         options.shape.rows_per_slot();
 }
 
 device_cache_kind find_device_cache(model_config const& config, cache_settings const& settings,
@@ -67,11 +82,12 @@ device_cache_kind find_device_cache(model_config const& config, cache_settings c
     return kind.name() == name;  // the name says all that is compiled in
   });
   if (found == kinds.end()) {
-    std::string text = "there is no GPU code for a cache of " + name +
-                       "; use --device cpu, or one of those that this program was built for "
-                       "(LLAMA3_CUDA_MODELS, LLAMA3_CUDA_CACHES):";
-    for (device_cache_kind const& kind : kinds) { text += "\n  " + kind.name(); }
-    throw std::invalid_argument(text);
+    std::string names;
+    for (device_cache_kind const& kind : kinds) {
+      names += (names.empty() ? "" : ", ") + kind.name();
+    }
+    throw std::invalid_argument("there is no GPU code for a cache of " + name +
+                                ", LLAMA3_CUDA_CACHES of this program are " + names);
   }
   return *found;
 }

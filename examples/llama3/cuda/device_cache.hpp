@@ -79,11 +79,14 @@ class device_cache {
 };
 
 //! Everything that `settings` and `config` say about a cache of sequences of up to setup.max_tokens.
-//! @throws diffkv::invalid_argument naming what is not legal
+//! @throws std::invalid_argument naming what is not legal
 [[nodiscard]] diffkv::cache_options device_cache_options(model_config const& config,
                                                          cache_settings const& settings,
                                                          device_cache_setup const& setup,
                                                          std::vector<float> key_offsets);
+
+//! Pages that a sequence of so many tokens takes at most.
+[[nodiscard]] std::uint64_t most_pages(diffkv::cache_options const& options, int num_tokens);
 
 //! One layer of a prompt without a cache, for calibration. Arrays in device memory, as prompt() has them.
 struct calibration_layer {
@@ -111,7 +114,7 @@ struct device_cache_kind {
                                         cudaStream_t stream) = nullptr;
   calibrate_function calibrate = nullptr;  //!< of any model with this head_dim
 
-  //! e.g. "k8v4+k4v2, head_dim 64, group 3, score-every 4, centred+rotated"
+  //! As LLAMA3_CUDA_CACHES has it, e.g. "64x3/k8v4+k4v2/4/centred+rotated".
   [[nodiscard]] std::string name() const;
 };
 

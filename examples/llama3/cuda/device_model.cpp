@@ -63,6 +63,7 @@ device_model::device_model(model_config config, device_weights weights, int max_
   chosen_                    = floats(slice_, config_.hidden_size);
   // Rows behind the end of a batch go through the matrices, too.
   DIFFKV_CUDA_TRY(cudaMemsetAsync(attended_.data(), 0, attended_.size() * sizeof(__half), stream));
+  DIFFKV_CUDA_TRY(cudaStreamSynchronize(stream));
 }
 
 void device_model::run(device_tokens const& tokens, attend_function const& attend,

@@ -31,6 +31,7 @@ class device_model {
   //! @param max_tokens      of one forward pass
   //! @param stream          must outlive the model
   //! @throws diffkv::cuda_error; std::runtime_error if cuBLAS cannot be had
+  //! @stream waits
   device_model(model_config config, device_weights weights, int max_positions, int max_tokens,
                cudaStream_t stream);
 

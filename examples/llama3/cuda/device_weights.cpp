@@ -101,6 +101,7 @@ device_weights upload(model_weights const& weights, cudaStream_t stream)
   }
   there.norm = up.vector(weights.norm);
   there.head = up.matrix(weights.head);
+  DIFFKV_CUDA_TRY(cudaStreamSynchronize(stream));
   return there;
 }
 

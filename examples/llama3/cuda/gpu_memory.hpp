@@ -80,16 +80,23 @@ class gpu_event {
   cudaEvent_t event_ = nullptr;
 };
 
-//! `values` in device memory. The copy is ordered in `stream`; `values` may go at once, as pageable
-//! memory is staged before the call returns.
+//! Copies `values` to `to`, in device memory. Waits for `stream`: a copy from pageable memory may still be
+//! reading it when the call returns.
+template <class T>
+void copy_to_device(std::vector<T> const& values, T* to, cudaStream_t stream)
+{
+  if (values.empty()) { return; }
+  DIFFKV_CUDA_TRY(
+    cudaMemcpyAsync(to, values.data(), values.size() * sizeof(T), cudaMemcpyHostToDevice, stream));
+  DIFFKV_CUDA_TRY(cudaStreamSynchronize(stream));
+}
+
+//! `values` in device memory. Waits for `stream`.
 template <class T>
 [[nodiscard]] device_array<T> to_device(std::vector<T> const& values, cudaStream_t stream)
 {
   auto there = make_array<T>(static_cast<std::int64_t>(values.size()), stream);
-  if (!values.empty()) {
-    DIFFKV_CUDA_TRY(cudaMemcpyAsync(there.data(), values.data(), values.size() * sizeof(T),
-                                    cudaMemcpyHostToDevice, stream));
-  }
+  copy_to_device(values, there.data(), stream);
   return there;
 }
 

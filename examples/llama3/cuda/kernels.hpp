@@ -87,7 +87,7 @@ void gather_rows(float const* from, std::int32_t const* rows, int count, int wid
 //! @param[in]  num_ids    ids from here on are never chosen; at most vocab is looked at
 //! @param[in]  options    [n]
 //! @param[in]  positions  [n], of the tokens that are chosen
-//! @param[out] ids        [n]; 0 where no logit is left to choose from
+//! @param[out] ids        [n]; nothing_to_choose where every logit is passed over
 //! @throws std::invalid_argument if vocab is above max_sampled_ids
 //! @cost   one CTA per sequence, which reads its logits once if greedy, else three times; top-p
 //!         reads them again in each step that narrows down which tokens are kept, until they fit

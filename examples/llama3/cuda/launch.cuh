@@ -23,6 +23,20 @@ __device__ inline void wait_for_previous()
 #endif
 }
 
+//! Whether the code of a kernel that the current GPU would run waits by itself: code for an older GPU runs on
+//! a newer one, too, and does not.
+template <class... Parameters>
+[[nodiscard]] bool waits_for_previous([[maybe_unused]] void (*kernel)(Parameters...))
+{
+#if defined(__CUDA_ARCH_LIST__)
+  constexpr int compiled_for[] = {__CUDA_ARCH_LIST__};  // ascending
+  if (compiled_for[0] >= 900) { return true; }
+#endif
+  cudaFuncAttributes attributes{};
+  DIFFKV_CUDA_TRY(cudaFuncGetAttributes(&attributes, kernel));
+  return attributes.ptxVersion >= 90;
+}
+
 //! Launches a kernel that may start while the one in front of it in the stream is ending.
 //! @param num_ctas  0 launches nothing
 //! @throws diffkv::cuda_error if the launch fails
@@ -42,7 +56,7 @@ void launch(void (*kernel)(Parameters...), std::int64_t num_ctas, int threads, c
   config.blockDim = dim3{static_cast<unsigned>(threads)};
   config.stream   = stream;
   config.attrs    = &overlap;
-  config.numAttrs = 1;
+  config.numAttrs = waits_for_previous(kernel) ? 1 : 0;
   DIFFKV_CUDA_TRY(cudaLaunchKernelEx(&config, kernel, parameters...));
 }
 

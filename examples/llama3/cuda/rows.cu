@@ -51,8 +51,13 @@ __global__ void __launch_bounds__(row_pieces::threads)
 }
 
 //! Short forms of exp and of division will do: both err by far less than f16 rounds. A divisor that
-//! is infinite or close to it gives 0, as it should.
-__device__ float gated(float gate, float up) { return __fdividef(gate, 1.0f + __expf(-gate)) * up; }
+//! is infinite or close to it gives 0, as it should, but for an infinite dividend. NaN stays.
+__device__ float gated(float gate, float up)
+{
+  constexpr float lowest = -100.0f;  // gives 0
+  float const x          = gate < lowest ? lowest : gate;
+  return __fdividef(x, 1.0f + __expf(-x)) * up;
+}
 
 template <int Size>
 __global__ void __launch_bounds__(row_pieces::threads)

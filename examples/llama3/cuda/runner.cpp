@@ -3,6 +3,7 @@
 #include "llama3/cuda/runner.hpp"
 
 #include <algorithm>    // max, min
+#include <stdexcept>    // runtime_error
 #include <type_traits>  // remove_pointer_t
 #include <utility>      // move
 
@@ -11,12 +12,15 @@ namespace {
 
 [[nodiscard]] std::size_t as_size(int n) { return static_cast<std::size_t>(n); }
 
-template <class T>
-void upload_to(T* to, std::vector<T> const& from, cudaStream_t stream)
+//! @throws std::runtime_error if there was nothing to choose, as the CPU's sampler does
+[[nodiscard]] token_id checked(token_id chosen)
 {
-  // Pageable memory is staged before the call returns, so `from` may go.
-  DIFFKV_CUDA_TRY(
-    cudaMemcpyAsync(to, from.data(), from.size() * sizeof(T), cudaMemcpyHostToDevice, stream));
+  if (chosen == nothing_to_choose) {
+    throw std::runtime_error(
+      "no token to choose: all logits of a sequence are NaN or -inf, so the model's output is "
+      "broken");
+  }
+  return chosen;
 }
 
 }  // namespace
@@ -81,6 +85,12 @@ runner::~runner() { static_cast<void>(cudaStreamSynchronize(stream_)); }
 
 int runner::most_rows() const noexcept { return std::max(setup_.num_slots, setup_.prompts); }
 
+void runner::expect_nothing_waits(std::string const& operation) const
+{
+  DIFFKV_EXPECTS(waiting_.empty(), operation + ": " + std::to_string(waiting_.size()) +
+                                     " steps wait to be collected, none may");
+}
+
 int runner::padded(int count) noexcept
 {
   if (count > 8) { return (count + 7) / 8 * 8; }
@@ -91,10 +101,7 @@ int runner::padded(int count) noexcept
 
 std::uint64_t runner::most_pages(int num_tokens) const
 {
-  diffkv::cache_options const& options = cache_->options();
-  return std::uint64_t{
-           diffkv::tiers_of(options).most_pages(static_cast<std::uint32_t>(num_tokens))} *
-         options.shape.rows_per_slot();
+  return llama3::most_pages(cache_->options(), num_tokens);
 }
 
 std::vector<bool> runner::admit(std::vector<prompt_request> const& prompts)
@@ -123,6 +130,16 @@ std::vector<std::optional<token_id>> runner::read_prompts(
 {
   std::vector<std::optional<token_id>> first(prompts.size());
   if (prompts.empty()) { return first; }
+  std::size_t num_tokens = 0;
+  for (prompt_request const& p : prompts) { num_tokens += p.ids.size(); }
+  expect_nothing_waits("read_prompts");
+  DIFFKV_EXPECTS(prompts.size() <= as_size(setup_.prompts),
+                 "read_prompts: " + std::to_string(prompts.size()) + " prompts, at most " +
+                   std::to_string(setup_.prompts) + " may come together");
+  int const most_tokens = std::min(setup_.prompt_tokens, model_.max_tokens());
+  DIFFKV_EXPECTS(num_tokens <= as_size(most_tokens),
+                 "read_prompts: prompts of " + std::to_string(num_tokens) +
+                   " tokens, together they may have " + std::to_string(most_tokens));
   std::vector<bool> const admitted = admit(prompts);
 
   std::vector<std::uint32_t> slots;
@@ -176,7 +193,7 @@ std::vector<std::optional<token_id>> runner::read_prompts(
   std::vector<token_id> const chosen = to_host(chosen_.data(), as_size(count), stream_);
   std::size_t next                   = 0;
   for (std::size_t i = 0; i < prompts.size(); ++i) {
-    if (admitted[i]) { first[i] = chosen[next++]; }
+    if (admitted[i]) { first[i] = checked(chosen[next++]); }
   }
   return first;
 }
@@ -212,10 +229,13 @@ void runner::step(std::vector<std::uint32_t> const& slots)
   DIFFKV_EXPECTS(
     static_cast<int>(waiting_.size()) < depth,
     "step: " + std::to_string(waiting_.size()) + " steps wait to be collected, no more may");
+  DIFFKV_EXPECTS(slots.size() <= as_size(setup_.num_slots),
+                 "step: " + std::to_string(slots.size()) + " sequences, there are " +
+                   std::to_string(setup_.num_slots) + " slots");
   if (slots != current_) {
     std::vector<std::uint32_t> batch{static_cast<std::uint32_t>(slots.size())};
     batch.insert(batch.end(), slots.begin(), slots.end());
-    upload_to(batch_.data(), batch, stream_);
+    copy_to_device(batch, batch_.data(), stream_);  // waits: the batch does not change often
     current_ = slots;
   }
   int const capacity = std::min(padded(static_cast<int>(slots.size())), setup_.num_slots);
@@ -239,22 +259,24 @@ step_result runner::collect()
   DIFFKV_EXPECTS(!waiting_.empty(), "collect: no step was launched");
   std::size_t const place = num_collected_ % as_size(depth);
   events_[place].wait();
-  token_id const* const tokens = reported_tokens_.data() + place * as_size(most_rows());
-  step_result result;
-  for (int b = 0; b < waiting_.front(); ++b) {
-    token_id const id = tokens[b];
-    result.tokens.push_back(id == step_reports::refused ? std::nullopt
-                                                        : std::optional<token_id>{id});
-  }
-  result.free_pages = reported_pages_[place];
+  int const count = waiting_.front();
   waiting_.erase(waiting_.begin());
   ++num_collected_;
+  token_id const* const tokens = reported_tokens_.data() + place * as_size(most_rows());
+  step_result result;
+  for (int b = 0; b < count; ++b) {
+    token_id const id = tokens[b];
+    result.tokens.push_back(id == step_reports::refused ? std::nullopt
+                                                        : std::optional<token_id>{checked(id)});
+  }
+  result.free_pages = reported_pages_[place];
   return result;
 }
 
 void runner::release(std::vector<std::uint32_t> const& slots)
 {
   if (slots.empty()) { return; }
+  expect_nothing_waits("release");
   auto const there = to_device(slots, stream_);
   cache_->release({there.data(), nullptr, static_cast<std::uint32_t>(slots.size())}, stream_);
 }
@@ -274,7 +296,7 @@ diffkv::sequence_usage runner::usage(std::uint32_t slot)
 
 void runner::set_token(std::uint32_t slot, token_id id)
 {
-  upload_to(tokens_.data() + slot, std::vector<token_id>{id}, stream_);
+  llama3::set_token(slot, id, {tokens_.data(), positions_.data(), options_.data()}, stream_);
 }
 
 }  // namespace llama3

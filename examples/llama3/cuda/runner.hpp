@@ -13,6 +13,7 @@
 
 #include <map>
 #include <memory>
+#include <string>
 #include <utility>  // pair
 #include <vector>
 
@@ -81,6 +82,8 @@ class runner final : public batch_runner {
 
   //! Sequences that steps and prompts need room for.
   [[nodiscard]] int most_rows() const noexcept;
+  //! @throws diffkv::invalid_argument naming the operation
+  void expect_nothing_waits(std::string const& operation) const;
   void run_step(int capacity);
   [[nodiscard]] std::vector<bool> admit(std::vector<prompt_request> const& prompts);
 

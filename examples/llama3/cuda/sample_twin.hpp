@@ -19,7 +19,7 @@ namespace llama3 {
 //! @param logits    [vocab] f32
 //! @param num_ids   ids from here on are never chosen
 //! @param position  of the token that is chosen; with the seed all that chance depends on
-//! @return  an id below num_ids and vocab; 0 if no logit is left to choose from
+//! @return  an id below num_ids and vocab, or nothing_to_choose
 //! @pre     vocab <= max_sampled_ids
 [[nodiscard]] inline token_id sample_on_host(float const* logits, int vocab, int num_ids,
                                              sampling const& options, std::int32_t position)
@@ -34,7 +34,7 @@ namespace llama3 {
     std::uint32_t const key = logit_key(logits[id]);
     if (key != 0) { candidates.push_back({key, id, 0}); }
   }
-  if (candidates.empty()) { return 0; }
+  if (candidates.empty()) { return nothing_to_choose; }
 
   // The most likely first.
   std::sort(candidates.begin(), candidates.end(), [](candidate const& a, candidate const& b) {

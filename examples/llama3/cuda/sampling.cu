@@ -265,7 +265,7 @@ struct sample_block {
   {
     std::uint64_t const best = find_largest();
     auto const best_key      = static_cast<std::uint32_t>(best >> 32);
-    if (best_key == 0) { return 0; }
+    if (best_key == 0) { return nothing_to_choose; }
     int const greedy = static_cast<int>(0xFFFF'FFFFu - static_cast<std::uint32_t>(best));
     largest          = logit_of_key(best_key);
     if (!(options.temperature > 0.0f) || isinf(largest)) { return greedy; }

@@ -41,6 +41,8 @@ namespace llama3 {
 //! Weight of the largest logit. Weights are exp((logit - largest) / temperature) in units of 2^-44:
 //! what is less likely than that by itself is never chosen.
 inline constexpr std::uint64_t full_weight = std::uint64_t{1} << 44;
+//! The id where no logit is left to choose from: the model's output is broken.
+inline constexpr std::int32_t nothing_to_choose = -2;
 //! As many full weights as can be added in 64 bits.
 inline constexpr int max_sampled_ids = 1 << 19;
 

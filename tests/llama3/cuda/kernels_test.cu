@@ -340,6 +340,31 @@ TEST_CASE("swiglu: a few rows are those of the CPU", "[llama3][small]")
   }
 }
 
+TEST_CASE("swiglu: a gate of -inf gives 0, a NaN stays", "[llama3][small]")
+{
+  device_stream const stream;
+  for (int const width : {3, 8}) {  // element by element, and by packs
+    std::vector<float> x(size_of(2, width), 1.0f);
+    x[0] = -infinity;
+    x[1] = nan_value;
+    input<__half> const device_x{[&] {
+                                   std::vector<__half> stored;
+                                   for (float const value : x) {
+                                     stored.push_back(__float2half_rn(value));
+                                   }
+                                   return stored;
+                                 }(),
+                                 0};
+    result<__half> const out{size_of(1, width)};
+    llama3::swiglu(device_x.data(), nullptr, 1, width, out.data(), stream.get());
+    stream.wait();
+    auto const got = to_float(out.get());
+    CHECK(got[0] == 0.0f);
+    CHECK(std::isnan(got[1]));
+    CHECK(got[2] > 0.7f);
+  }
+}
+
 TEST_CASE("swiglu: wide rows are those of the CPU, and saturate", "[llama3]")
 {
   for (float const scale : {0.1f, 10.0f, 1000.0f, 60000.0f}) {

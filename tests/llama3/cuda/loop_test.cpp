@@ -5,6 +5,7 @@
 #include <cstdlib>  // getenv
 #include <filesystem>
 #include <fstream>
+#include <limits>
 #include <nlohmann/json.hpp>
 #include <string>
 #include <vector>
@@ -24,6 +25,7 @@
 namespace {
 using namespace llama3;
 using namespace llama3::test;
+using diffkv::test::contains;
 
 double largest_difference(std::vector<float> const& a, std::vector<float> const& b)
 {
@@ -149,6 +151,74 @@ TEST_CASE("cuda_session: refuses what cannot be, and goes on", "[llama3][small]"
                   std::invalid_argument);  // there is no code for k = 2
 }
 
+TEST_CASE("cuda_session: a sequence ends at the session's length", "[llama3][small]")
+{
+  tiny_on_device const model_files;
+  auto const device = open_cuda_device(model_files.made.config, model_files.files(), 64);
+  auto const cuda   = device->make_session(uncompressed_settings(), 22, {});
+  static_cast<void>(cuda->prompt(model_files.ids(20, 1)));
+  static_cast<void>(cuda->decode(5));
+  static_cast<void>(cuda->decode(6));
+  CHECK_THROWS_AS(cuda->decode(7), std::invalid_argument);
+  CHECK(cuda->usage().num_tokens == 22);
+}
+
+TEST_CASE("cuda_session: a prompt that failed midway gives its pages back", "[llama3][small]")
+{
+  tiny_on_device const model_files;
+  auto const device = open_cuda_device(model_files.made.config, model_files.files(), 64);
+  auto const cuda   = device->make_session(uncompressed_settings(), 64, {});
+  auto const ids    = model_files.ids(40, 1);
+  auto const first  = cuda->prompt(ids);
+  auto const fails  = [](int, int) { throw std::runtime_error("midway"); };
+  CHECK_THROWS_AS(cuda->prompt(ids, fails), std::runtime_error);
+  CHECK_THROWS_AS(cuda->decode(5), std::invalid_argument);  // there is no sequence
+  CHECK(cuda->prompt(ids) == first);
+}
+
+TEST_CASE("cuda_session: a model whose output is broken is reported", "[llama3][small]")
+{
+  tiny_on_device model_files;
+  auto& norm = model_files.made.tensors.at("model.norm.weight").values;
+  std::fill(norm.begin(), norm.end(), std::numeric_limits<float>::quiet_NaN());
+  model_files.made.write(model_files.folder.path());
+  auto const device = open_cuda_device(model_files.made.config, model_files.files(), 64);
+  auto const cuda   = device->make_session(uncompressed_settings(), 64, {});
+  for (int i = 0; i < 2; ++i) {
+    CHECK_THROWS_WITH(cuda->prompt(model_files.ids(20, 1)), contains("output is broken"));
+  }
+}
+
+TEST_CASE("device caches: what there is no code for is named as it would be listed", "[llama3]")
+{
+  auto const config = tiny_on_device::make().config;
+  CHECK_NOTHROW(check_device_settings(config, mixed(4)));
+  std::string said;
+  try {
+    check_device_settings(config, mixed(2));
+  } catch (std::invalid_argument const& error) {
+    said = error.what();
+  }
+  CHECK_THAT(said, contains("a cache of 64x3/k8v4+k4v2/2/centred+rotated, ") &&
+                     contains("64x3/k8v4+k4v2/4/centred+rotated, "));
+  CHECK(said.find('\n') == std::string::npos);
+}
+
+TEST_CASE("device caches: a pool of the wrong size is refused, naming the option", "[llama3]")
+{
+  auto const config = tiny_on_device::make().config;
+  auto const check  = [&](int slots, int max_tokens, std::uint64_t kv_bytes, int prompt) {
+    check_runner_size(config, mixed(4), {slots, max_tokens, 200, kv_bytes}, prompt);
+  };
+  CHECK_NOTHROW(check(4, 200, 0, 199));
+  CHECK_NOTHROW(check(4, 200, std::uint64_t{1} << 20, 100));
+  CHECK_THROWS_WITH(check(4, 200, 1, 1), contains("--kv-bytes 1: must be at least a page"));
+  CHECK_THROWS_WITH(check(4, 200, std::uint64_t{1} << 62, 1), contains("--kv-bytes 46116860"));
+  CHECK_THROWS_WITH(check(4, 200, 7168, 100),
+                    contains("--kv-bytes 7168") && contains("prompt of 100 tokens"));
+  CHECK_THROWS_WITH(check(1 << 20, 1 << 20, 0, 1), contains("--batch, --context or --kv-bytes"));
+}
+
 TEST_CASE("cuda_device: calibration gives the CPU's mean keys", "[llama3]")
 {
   tiny_on_device const model_files;
@@ -213,6 +283,28 @@ TEST_CASE("runner: a sequence's tokens are those that it gets alone", "[llama3]"
   }
   all.release(batch);
   CHECK(all.free_pages() == all.num_pages());
+}
+
+TEST_CASE("runner: calls that cannot be are refused, and what was launched is collected",
+          "[llama3][small]")
+{
+  tiny_on_device const model_files;
+  auto const device =
+    open_cuda_device(model_files.made.config, model_files.files(), 64);  // tokens at once
+  auto const runs = device->make_runner(mixed(4), {2, 40, 200, 0}, model_files.offsets());
+  auto const of   = [&](std::uint32_t slot, int length) {
+    return prompt_request{slot, model_files.ids(length, slot), {}};
+  };
+  CHECK_THROWS_AS(runs->read_prompts({of(0, 1), of(1, 1), of(2, 1)}), diffkv::invalid_argument);
+  CHECK_THROWS_AS(runs->read_prompts({of(0, 33), of(1, 32)}), diffkv::invalid_argument);
+  REQUIRE(runs->read_prompts({of(0, 32), of(1, 32)}).size() == 2);
+  CHECK_THROWS_AS(runs->step({0, 1, 0}), diffkv::invalid_argument);
+  runs->step({0, 1});
+  CHECK_THROWS_AS(runs->release({1}), diffkv::invalid_argument);
+  CHECK_THROWS_AS(runs->read_prompts({of(0, 1)}), diffkv::invalid_argument);
+  CHECK(runs->collect().tokens.size() == 2);
+  runs->release({0, 1});
+  CHECK(runs->free_pages() == runs->num_pages());
 }
 
 TEST_CASE("cuda_session: SmolLM2-135M says what the CPU says, or the two are close to a tie",
