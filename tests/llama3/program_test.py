@@ -246,6 +246,79 @@ class Devices(WithModels):
         self.assertEqual(error, self.answer("--device", "cpu", *common)[2])
 
 
+class OnAGpu(WithModels):
+    @classmethod
+    def setUpClass(cls):
+        super().setUpClass()
+        folder, heads = Path(cls.work.name), tiny.ON_GPU
+        cls.alphabet = tiny.make_folder(folder / "alphabet_64x3", tiny.weights(alphabet, heads=heads), heads=heads)
+        cls.random = tiny.make_folder(folder / "random_64x3", tiny.weights(heads=heads), heads=heads)
+        for settings in [[], UNCOMPRESSED + ["--score-every", "0"]]:
+            done = run("--device", "cuda", "--model", cls.alphabet, "--raw", "--prompt", "a", "--max-tokens", "1",
+                       *settings)  # fmt: skip
+            if done.returncode != 0 and done.stderr.startswith(b"--device cuda: "):
+                cls.tearDownClass()
+                raise unittest.SkipTest(done.stderr.decode().rstrip("\n"))
+
+    def test_a_text_is_continued_and_reported(self):
+        for device in ["cuda", "auto"]:
+            text, report, _ = self.answer("--device", device, "--model", self.alphabet, "--raw", "--prompt", "xyzab",
+                                          "--max-tokens", "6")  # fmt: skip
+            self.assertEqual((text, report["device"], report["finish"]), ("cdefgh", "cuda", "length"))
+            self.assertEqual((report["prompt_tokens"], report["new_tokens"]), (5, 6))
+            self.assertEqual(sum(report["tiers"].values()), 10 * tiny.LAYERS * tiny.ON_GPU[1])
+
+    def test_caches_are_compared(self):
+        _, report, _ = self.answer("--device", "cuda", "--model", self.random, "--raw", "--prompt", "Some words. " * 9,
+                                   "--prompt-tokens", "90", "--compare", "5")  # fmt: skip
+        self.assertEqual(report.keys(), KEYS | COMPARED)
+        self.assertEqual((report["device"], report["prompt_tokens"], report["new_tokens"]), ("cuda", 90, 5))
+        self.assertEqual(len(report["positions"]), 5)
+        self.assertGreater(report["kl"], 0)
+        self.assertLess(report["kl"], 1)
+
+    def serve(self, *arguments):
+        """Eight prompts. @return (answers by index, the JSON report)"""
+        file = self.folder("eight.txt")
+        file.write_text("".join(f"Chapter {i}, and the letter {letter}\n" for i, letter in enumerate("abcdefgh")))
+        done = run("--device", "cuda", "--model", self.alphabet, "--raw", "--requests", file, "--max-tokens", "250",
+                   "--report", "json", *UNCOMPRESSED, "--score-every", "0", *arguments)  # fmt: skip
+        self.assertEqual(done.returncode, 0, done.stderr)
+        *answers, report = map(json.loads, done.stdout.splitlines())
+        return {answer["index"]: answer for answer in answers}, report
+
+    def test_requests_are_answered_with_memory_for_half_of_them(self):
+        answers, report = self.serve()
+        self.assertEqual((report["device"], report["requests"], report["preemptions"]), ("cuda", 8, 0))
+        page_bytes = self.answer("--model", self.alphabet, "--raw", "--prompt", "a", "--max-tokens", "1",
+                                 *UNCOMPRESSED)[1]["page_bytes"]  # fmt: skip
+        less, half = self.serve("--kv-bytes", report["pages"] // 2 * page_bytes)
+        self.assertEqual((half["pages"], half["no_memory"]), (report["pages"] // 2, 0))
+        self.assertGreater(half["preemptions"], 0)
+        for index, letter in enumerate(b"abcdefgh", 1):
+            expected = "".join(chr(ord("a") + (letter - ord("a") + i) % 26) for i in range(1, 251))
+            for answer in answers[index], less[index]:
+                self.assertEqual((answer["text"], answer["finish"]), (expected, "length"))
+
+    def test_what_cannot_work_is_refused_in_one_line_before_weights_are_read(self):
+        file = self.folder("one.txt")
+        file.write_text("abc\n")
+        without_weights = self.folder("without_weights")
+        shutil.copytree(self.alphabet, without_weights)
+        (without_weights / "model.safetensors").unlink()
+        for expected, *arguments in [
+            (r"--kv-bytes 1: must be at least a page", "--requests", file, "--kv-bytes", "1"),
+            (r"--kv-bytes \d+: must be", "--requests", file, "--kv-bytes", 2**62),
+            (r"--device cuda: .*64x3/k2v1\+k2v1/4/centred\+rotated, .*or --device cpu", "--prompt", "a",
+             "--high", "k2v1", "--low", "k2v1"),
+            (r"--device cuda: .*64x3/k2v1/4/centred\+rotated, ((?!--device cpu).)*", "--requests", file,
+             "--high", "k2v1", "--low", "none"),
+        ]:  # fmt: skip
+            done = run("--device", "cuda", "--model", without_weights, "--raw", *arguments)
+            self.assertEqual((done.returncode, done.stdout), (1, b""))
+            self.assertRegex(done.stderr.decode(), f"^{expected}[^\n]*\n$")
+
+
 class Sampling(WithModels):
     def text(self, *arguments):
         return self.answer(

@@ -13,6 +13,7 @@ NUM_TOKENS = 259
 VOCAB = 264  # the output matrix has more rows than there are tokens, as published ones often have
 HIDDEN = VOCAB  # so that an embedding can be one-hot
 LAYERS, Q_HEADS, HEADS, HEAD_DIM, INTERMEDIATE = 2, 2, 1, 32, 16
+ON_GPU = (3, 1, 64)  # q_heads, heads, head_dim that a program for a GPU has code for as a rule
 CONTEXT = 512
 CHATML = (
     "{% for message in messages %}{{'<|im_start|>' + message['role'] + '\n' + message['content']"
@@ -49,16 +50,16 @@ def tokenizer():
     }  # fmt: skip
 
 
-def config():
+def config(heads=(Q_HEADS, HEADS, HEAD_DIM)):
     return {
         "architectures": ["LlamaForCausalLM"],
         "model_type": "llama",
         "hidden_size": HIDDEN,
         "intermediate_size": INTERMEDIATE,
         "num_hidden_layers": LAYERS,
-        "num_attention_heads": Q_HEADS,
-        "num_key_value_heads": HEADS,
-        "head_dim": HEAD_DIM,
+        "num_attention_heads": heads[0],
+        "num_key_value_heads": heads[1],
+        "head_dim": heads[2],
         "hidden_act": "silu",
         "max_position_embeddings": CONTEXT,
         "rms_norm_eps": 1e-5,
@@ -79,7 +80,7 @@ def one_hot(pairs, rows, columns, value):
     return data
 
 
-def weights(successor=None, sharpness=1.0, seed=1):
+def weights(successor=None, sharpness=1.0, seed=1, heads=(Q_HEADS, HEADS, HEAD_DIM)):
     """Tensors by name: (shape, array of f32). With `successor` the model says successor(token) after
     each token, whatever came before: attention runs but does not count. Without, all is random."""
     rng = random.Random(seed)
@@ -93,7 +94,7 @@ def weights(successor=None, sharpness=1.0, seed=1):
     def ones(size):
         return [size], array.array("f", [1.0] * size)
 
-    q, kv = Q_HEADS * HEAD_DIM, HEADS * HEAD_DIM
+    q, kv = heads[0] * heads[2], heads[1] * heads[2]
     tensors = {"model.norm.weight": ones(HIDDEN)}
     for layer in range(LAYERS):
         name = f"model.layers.{layer}."
@@ -139,10 +140,11 @@ def write_safetensors(file, tensors, dtype="F32"):
     file.write_bytes(struct.pack("<Q", len(text)) + text + b"".join(data))
 
 
-def make_folder(folder, tensors, stop_ids=(258,), bos=False, template=CHATML):
+def make_folder(folder, tensors, stop_ids=(258,), bos=False, template=CHATML,
+                heads=(Q_HEADS, HEADS, HEAD_DIM)):  # fmt: skip
     """A whole model folder. @return the folder"""
     folder.mkdir(parents=True)
-    (folder / "config.json").write_text(json.dumps(config()))
+    (folder / "config.json").write_text(json.dumps(config(heads)))
     (folder / "generation_config.json").write_text(json.dumps({"eos_token_id": list(stop_ids)}))
     (folder / "tokenizer.json").write_text(json.dumps(tokenizer()))
     settings = {"add_bos_token": bos, "bos_token": "<|im_start|>", "eos_token": "<|im_end|>"}

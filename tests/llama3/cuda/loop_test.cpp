@@ -285,6 +285,74 @@ TEST_CASE("runner: a sequence's tokens are those that it gets alone", "[llama3]"
   CHECK(all.free_pages() == all.num_pages());
 }
 
+TEST_CASE("runner: a sequence whose step is refused goes on as if nothing had been",
+          "[llama3][small]")
+{
+  tiny_on_device const model_files;
+  gpu_stream stream;
+  constexpr int longest = 200, together = 500;
+  device_model of{model_files.made.config,
+                  upload(load_weights(model_files.made.config, model_files.files()), stream.get()),
+                  longest, together, stream.get()};
+  device_cache_setup setup;
+  setup.num_slots       = 8;
+  setup.max_tokens      = longest;
+  setup.prompts         = 5;
+  setup.prompt_tokens   = together;
+  auto const runner_for = [&](std::uint64_t pool_bytes) {
+    setup.pool_bytes = pool_bytes;
+    auto cache = make_device_cache(of.config(), uncompressed_settings(), setup, {}, stream.get());
+    return std::make_unique<runner>(of, std::move(cache), setup, of.config().vocab_size);
+  };
+  auto const roomy = runner_for(0);
+  auto const tiers = diffkv::tiers_of(roomy->cache_options());
+  // Prompts that fill their pages: the next token takes a page more in each row.
+  auto const length = static_cast<int>(tiers.tokens_per_page(diffkv::tier::high));
+  REQUIRE(5 * length <= together);
+  std::uint64_t const of_prompt = roomy->most_pages(length);
+  std::uint64_t const more      = roomy->most_pages(length + 1) - of_prompt;
+  REQUIRE(more > 0);
+  auto const tight = runner_for((5 * of_prompt + 2 * more) * tiers.high.page_bytes);
+
+  std::vector<std::uint32_t> const batch{5, 1, 6, 3, 0};  // as many as no graph is captured for
+  std::vector<std::uint32_t> const first{5, 1}, rest{6, 3, 0};
+  std::vector<prompt_request> prompts;
+  for (std::uint32_t const slot : batch) {
+    prompts.push_back({slot, model_files.ids(length, slot), {}});
+  }
+  auto const begun = roomy->read_prompts(prompts);
+  CHECK(tight->read_prompts(prompts) == begun);
+  REQUIRE(tight->free_pages() == 2 * more);
+
+  tight->step(batch);  // pages for two of them
+  auto const refused = tight->collect();
+  for (std::size_t b = 0; b < batch.size(); ++b) {
+    INFO(b);
+    CHECK(refused.tokens[b].has_value() == (b < first.size()));
+  }
+  CHECK(refused.free_pages == 0);
+  tight->release(first);
+  roomy->release(first);
+
+  auto const logits_of = [&](runner const& r) {
+    return to_host(r.logits(), rest.size() * static_cast<std::size_t>(of.config().vocab_size),
+                   stream.get());
+  };
+  for (int t = 0; t < 5; ++t) {
+    INFO(t);
+    tight->step(rest);
+    roomy->step(rest);
+    auto const got      = tight->collect();
+    auto const expected = roomy->collect();
+    CHECK(got.tokens == expected.tokens);
+    CHECK(got.tokens.back().has_value());
+    CHECK(logits_of(*tight) == logits_of(*roomy));  // to the bit
+    for (std::uint32_t const slot : rest) {
+      CHECK(tight->usage(slot).num_tokens == length + t + 1);
+    }
+  }
+}
+
 TEST_CASE("runner: calls that cannot be are refused, and what was launched is collected",
           "[llama3][small]")
 {
