@@ -3,7 +3,7 @@
 #pragma once
 
 //! @file
-//! Fills f16 arrays: from f32, or with random numbers.
+//! Fills arrays in device memory: f16 from f32, random f16, one f32.
 //! Read next: llama3/cuda/device_weights.hpp.
 #include <cuda_fp16.h>
 #include <cuda_runtime_api.h>

@@ -57,7 +57,7 @@ class cuda_device {
                                                               std::vector<float> key_offsets) = 0;
 
   //! Prompts that it reads together may have as many tokens as the device was opened for.
-  //! @pre size.max_tokens and size.slots + 7 are no more than those tokens
+  //! @pre size.max_tokens and size.slots are no more than those tokens
   //! @throws std::invalid_argument for settings it has no code for, naming those it has, and for a pool of
   //!         no or too many pages
   [[nodiscard]] virtual std::unique_ptr<batch_runner> make_runner(

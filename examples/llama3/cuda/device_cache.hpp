@@ -88,7 +88,8 @@ class device_cache {
 //! Pages that a sequence of so many tokens takes at most.
 [[nodiscard]] std::uint64_t most_pages(diffkv::cache_options const& options, int num_tokens);
 
-//! One layer of a prompt without a cache, for calibration. Arrays in device memory, as prompt() has them.
+//! One layer of a prompt without a cache, for calibration. Arrays in device memory, as attend_prompt() has
+//! them.
 struct calibration_layer {
   int num_q_heads = 0, num_heads = 0, num_tokens = 0;
   std::int64_t const* first_tokens = nullptr;  //!< [2]: 0 and num_tokens
