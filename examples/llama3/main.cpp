@@ -207,8 +207,7 @@ void run_requests(program_options const& options, loaded const& l, std::string c
       std::fflush(stdout);
     });
   report.device  = device;
-  report.formats = diffkv::name(options.cache.high);
-  if (options.cache.low) { report.formats += " + " + diffkv::name(*options.cache.low); }
+  report.formats = formats_text(options.cache.high, options.cache.low);
   fmt::print("{}\n", as_lines ? as_json(report) : as_text(report));
 }
 

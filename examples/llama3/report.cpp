@@ -33,11 +33,16 @@ nlohmann::json time_json(time_account const& t)
 
 std::string formats_of(diffkv::cache_options const& cache)
 {
-  std::string const high = diffkv::name(cache.high);
-  return cache.has_low ? high + " + " + diffkv::name(cache.low) : high;
+  return formats_text(cache.high, cache.has_low ? std::optional{cache.low} : std::nullopt);
 }
 
 }  // namespace
+
+std::string formats_text(diffkv::format_spec const& high,
+                         std::optional<diffkv::format_spec> const& low)
+{
+  return low ? diffkv::name(high) + " + " + diffkv::name(*low) : diffkv::name(high);
+}
 
 double run_report::kv_bytes_ratio() const
 {

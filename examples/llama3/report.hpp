@@ -37,6 +37,10 @@ struct run_report {
   [[nodiscard]] double tokens_per_second() const;
 };
 
+//! As reports name them, e.g. "k8v4 + k4v2".
+[[nodiscard]] std::string formats_text(diffkv::format_spec const& high,
+                                       std::optional<diffkv::format_spec> const& low);
+
 //! Several lines for a reader.
 [[nodiscard]] std::string as_text(run_report const& report);
 

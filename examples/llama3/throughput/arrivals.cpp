@@ -29,7 +29,7 @@ struct served {
   int peak_batch            = 0;
 };
 
-[[nodiscard]] served serve(batch_runner& runs, std::vector<timed_request> const& requests)
+[[nodiscard]] served serve_arrivals(batch_runner& runs, std::vector<timed_request> const& requests)
 {
   using clock      = std::chrono::steady_clock;
   auto const begin = clock::now();
@@ -71,8 +71,8 @@ struct served {
 
 }  // namespace
 
-std::vector<timed_request> make_requests(double rate, int count, int mean_prompt, int mean_new,
-                                         int vocab_size, unsigned seed)
+std::vector<timed_request> make_timed_requests(double rate, int count, int mean_prompt,
+                                               int mean_new, int vocab_size, unsigned seed)
 {
   std::mt19937 random{seed};
   std::exponential_distribution<double> pause{rate};
@@ -119,8 +119,8 @@ std::vector<measured_result> measure_arrivals(throughput_options const& o, cudaS
     cache.capture_graphs();
     for (double const rate : o.rates) {
       auto const requests =
-        make_requests(rate, o.requests, o.prompt_tokens, o.new_tokens, config.vocab_size, 7);
-      served const s = serve(cache.runs(), requests);
+        make_timed_requests(rate, o.requests, o.prompt_tokens, o.new_tokens, config.vocab_size, 7);
+      served const s = serve_arrivals(cache.runs(), requests);
       measured_result result;
       result.name     = fmt::format("arrivals/{}/{}+{}/rate:{:g}/{}", name, o.prompt_tokens,
                                     o.new_tokens, rate, measured_cache::name_of(is_mix));

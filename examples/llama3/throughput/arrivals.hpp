@@ -25,8 +25,9 @@ struct timed_request {
 
 //! Requests of a Poisson process. Lengths of prompts and answers are uniform from half the mean to one and
 //! a half of it. Of `seed` alone, so that every cache serves the same.
-[[nodiscard]] std::vector<timed_request> make_requests(double rate, int count, int mean_prompt,
-                                                       int mean_new, int vocab_size, unsigned seed);
+[[nodiscard]] std::vector<timed_request> make_timed_requests(double rate, int count,
+                                                             int mean_prompt, int mean_new,
+                                                             int vocab_size, unsigned seed);
 
 [[nodiscard]] std::vector<measured_result> measure_arrivals(throughput_options const& options,
                                                             cudaStream_t stream);
