@@ -4,6 +4,8 @@
 
 #include "llama3/cuda/convert.hpp"
 #include "llama3/cuda/cuda_session.hpp"
+#include "llama3/cuda/device_cache_kind.hpp"
+#include "llama3/cuda/device_calibration.hpp"
 #include "llama3/cuda/runner.hpp"
 #include "llama3/weights.hpp"
 

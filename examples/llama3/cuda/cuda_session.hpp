@@ -48,9 +48,4 @@ class cuda_session final : public session {
   time_account times_{};
 };
 
-//! Mean over the tokens of `ids`, as one prompt, of the rotated keys.
-//! @return [num_layers, num_heads, head_dim]
-[[nodiscard]] std::vector<float> calibrate_on_device(device_model& of,
-                                                     std::vector<token_id> const& ids);
-
 }  // namespace llama3

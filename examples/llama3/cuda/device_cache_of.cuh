@@ -5,9 +5,9 @@
 //! @file
 //! The whole use of the library on the GPU in one class: admit, attend to and store prompts; step,
 //! plan, append, attend; release.
-//! Read before this: llama3/cuda/device_cache.hpp, diffkv/cache/device_kv_cache.cuh.
+//! Read before this: llama3/cuda/device_cache_kind.hpp, diffkv/cache/device_kv_cache.cuh.
 //! Read next: llama3/cuda/device_model.hpp.
-#include "llama3/cuda/device_cache.hpp"
+#include "llama3/cuda/device_cache_kind.hpp"
 #include "llama3/cuda/fixed_mix_policy.hpp"
 #include "llama3/cuda/gpu_memory.hpp"
 

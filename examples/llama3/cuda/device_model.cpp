@@ -5,7 +5,9 @@
 #include "llama3/rope.hpp"
 
 #include <algorithm>  // min
-#include <utility>    // move
+#include <stdexcept>  // invalid_argument
+#include <string>
+#include <utility>  // move
 
 namespace llama3 {
 namespace {
@@ -35,7 +37,6 @@ device_model::device_model(model_config config, device_weights weights, int max_
                            int max_tokens, cudaStream_t stream)
   : config_{std::move(config)},
     weights_{std::move(weights)},
-    max_positions_{max_positions},
     max_tokens_{max_tokens},
     slice_{std::min(max_tokens, slice_tokens)},
     stream_{stream},
@@ -115,6 +116,18 @@ void device_model::run_layer(device_layer const& layer, device_tokens const& tok
     swiglu(gate_up_.data(), layer.gate_up.bias_or_null(), count, config_.intermediate_size,
            gated_.data(), stream_);
     add_to_hidden(layer.down, gated_.data(), first, count);
+  }
+}
+
+void device_model::check_ids(std::vector<token_id> const& ids) const
+{
+  if (ids.empty()) { throw std::invalid_argument("a prompt needs at least one token"); }
+  for (token_id const id : ids) {
+    if (id < 0 || id >= config_.vocab_size) {
+      throw std::invalid_argument("token id " + std::to_string(id) +
+                                  " is outside the vocabulary of " +
+                                  std::to_string(config_.vocab_size));
+    }
   }
 }
 

@@ -36,7 +36,6 @@ class device_model {
                cudaStream_t stream);
 
   [[nodiscard]] model_config const& config() const noexcept { return config_; }
-  [[nodiscard]] int max_positions() const noexcept { return max_positions_; }
   [[nodiscard]] int max_tokens() const noexcept { return max_tokens_; }
   [[nodiscard]] cudaStream_t stream() const noexcept { return stream_; }
 
@@ -57,6 +56,9 @@ class device_model {
   //! @stream as run
   void logits(std::int32_t const* rows, int count, float* logits);
 
+  //! @throws std::invalid_argument if there are no ids or one is outside the vocabulary
+  void check_ids(std::vector<token_id> const& ids) const;
+
   //! While it is so, matrices are not multiplied: to measure what the rest takes.
   void leave_out_products(bool yes) noexcept { blas_.leave_out(yes); }
 
@@ -66,7 +68,7 @@ class device_model {
 
   model_config config_;
   device_weights weights_;
-  int max_positions_, max_tokens_, slice_;
+  int max_tokens_, slice_;
   cudaStream_t stream_;
   blas blas_;
   head_counts heads_;

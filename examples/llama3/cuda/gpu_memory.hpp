@@ -3,7 +3,7 @@
 #pragma once
 
 //! @file
-//! Owners of what the GPU's runtime hands out: arrays, a stream, an event.
+//! Owners of what the GPU's runtime hands out: arrays, a stream, a graph, an event.
 //! Read next: llama3/cuda/device_weights.hpp.
 #include <diffkv/core/device_memory.hpp>
 
@@ -56,16 +56,45 @@ class gpu_stream {
   cudaStream_t stream_ = nullptr;
 };
 
+//! Work that was captured, ready to be launched again and again.
+class step_graph {
+ public:
+  //! @param work  called once: what it launches in `stream` is the graph
+  template <class Work>
+  step_graph(cudaStream_t stream, Work&& work)
+  {
+    cudaGraph_t captured = nullptr;
+    DIFFKV_CUDA_TRY(cudaStreamBeginCapture(stream, cudaStreamCaptureModeRelaxed));
+    try {
+      work();
+    } catch (...) {
+      static_cast<void>(cudaStreamEndCapture(stream, &captured));
+      if (captured != nullptr) { static_cast<void>(cudaGraphDestroy(captured)); }
+      throw;
+    }
+    DIFFKV_CUDA_TRY(cudaStreamEndCapture(stream, &captured));
+    cudaError_t const made = cudaGraphInstantiate(&graph_, captured, 0);
+    static_cast<void>(cudaGraphDestroy(captured));
+    DIFFKV_CUDA_TRY(made);
+  }
+  step_graph(step_graph&& other) noexcept : graph_{std::exchange(other.graph_, nullptr)} {}
+  step_graph& operator=(step_graph&&) = delete;
+  ~step_graph()
+  {
+    if (graph_ != nullptr) { static_cast<void>(cudaGraphExecDestroy(graph_)); }
+  }
+
+  void launch(cudaStream_t stream) const { DIFFKV_CUDA_TRY(cudaGraphLaunch(graph_, stream)); }
+
+ private:
+  cudaGraphExec_t graph_ = nullptr;
+};
+
 //! A point in a stream that the host can wait for.
 class gpu_event {
  public:
   gpu_event() { DIFFKV_CUDA_TRY(cudaEventCreateWithFlags(&event_, cudaEventDisableTiming)); }
   gpu_event(gpu_event&& other) noexcept : event_{std::exchange(other.event_, nullptr)} {}
-  gpu_event& operator=(gpu_event&& other) noexcept
-  {
-    std::swap(event_, other.event_);
-    return *this;
-  }
   gpu_event(gpu_event const&)            = delete;
   gpu_event& operator=(gpu_event const&) = delete;
   ~gpu_event()

@@ -25,29 +25,6 @@ namespace {
 
 }  // namespace
 
-template <class Work>
-step_graph::step_graph(cudaStream_t stream, Work&& work)
-{
-  cudaGraph_t captured = nullptr;
-  DIFFKV_CUDA_TRY(cudaStreamBeginCapture(stream, cudaStreamCaptureModeRelaxed));
-  try {
-    work();
-  } catch (...) {
-    static_cast<void>(cudaStreamEndCapture(stream, &captured));
-    if (captured != nullptr) { static_cast<void>(cudaGraphDestroy(captured)); }
-    throw;
-  }
-  DIFFKV_CUDA_TRY(cudaStreamEndCapture(stream, &captured));
-  cudaError_t const made = cudaGraphInstantiate(&graph_, captured, 0);
-  static_cast<void>(cudaGraphDestroy(captured));
-  DIFFKV_CUDA_TRY(made);
-}
-
-step_graph::~step_graph()
-{
-  if (graph_ != nullptr) { static_cast<void>(cudaGraphExecDestroy(graph_)); }
-}
-
 runner::runner(device_model& of, std::unique_ptr<device_cache> cache,
                device_cache_setup const& setup, int num_ids)
   : model_{of},

@@ -19,22 +19,6 @@
 
 namespace llama3 {
 
-//! A captured step, ready to be launched.
-class step_graph {
- public:
-  //! @param work  called once: what it launches in `stream` is the graph
-  template <class Work>
-  step_graph(cudaStream_t stream, Work&& work);
-  step_graph(step_graph&& other) noexcept : graph_{std::exchange(other.graph_, nullptr)} {}
-  step_graph& operator=(step_graph&&) = delete;
-  ~step_graph();
-
-  void launch(cudaStream_t stream) const { DIFFKV_CUDA_TRY(cudaGraphLaunch(graph_, stream)); }
-
- private:
-  cudaGraphExec_t graph_ = nullptr;
-};
-
 class runner final : public batch_runner {
  public:
   //! @param of     must outlive this; has room for passes of setup.prompt_tokens and setup.num_slots

@@ -2,6 +2,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "llama3/throughput/measured_cache.hpp"
 
+#include "llama3/cuda/device_cache_kind.hpp"
+
 #include <fmt/format.h>
 
 #include <algorithm>  // max, min

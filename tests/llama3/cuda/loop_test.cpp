@@ -15,6 +15,7 @@
 #include "llama3/cpu_session.hpp"
 #include "llama3/cuda/cuda_device.hpp"
 #include "llama3/cuda/cuda_session.hpp"
+#include "llama3/cuda/device_cache_kind.hpp"
 #include "llama3/cuda/tiny_on_device.hpp"
 #include "llama3/sampler.hpp"
 #include "support/catch.hpp"
