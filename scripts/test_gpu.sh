@@ -70,17 +70,24 @@ for tool in "${tools[@]}"; do
     break
   fi
   say "$tool"
+  # What cuBLAS writes looks to initcheck as if nobody had, and racecheck takes minutes for its kernels.
+  case "$tool" in
+    racecheck | initcheck) tests="$sanitized~[cublas]" ;;
+    *) tests="$sanitized" ;;
+  esac
+  looked_at=0
   for binary in "${binaries[@]}"; do
     [[ "$binary" == *device_tests ]] || continue
-    # Tests provoke errors of calls on purpose; what our own kernels do is looked at, not cuBLAS.
+    looked_at=1
+    # Tests provoke errors of calls on purpose; what kernels do is looked at.
     status=0
-    "$sanitizer" --tool "$tool" --report-api-errors no \
-      --kernel-regex kernel_substring=diffkv --kernel-regex kernel_substring=llama3 --print-limit 10 --error-exitcode 9 \
-      "$binary" "$sanitized" 2>&1 | tee "$log" || status=1
+    "$sanitizer" --tool "$tool" --report-api-errors no --print-limit 10 --error-exitcode 9 \
+      "$binary" "$tests" 2>&1 | tee "$log" || status=1
     errors="$(sed -n 's/^=* *\(ERROR SUMMARY\|RACECHECK SUMMARY\): *//p' "$log" | head -n 1)"
     summary+="; $tool ${errors:-did not end}"
     [ "$status" -eq 0 ] || failed=1
   done
+  [ "$looked_at" -eq 1 ] || summary+="; $tool: no program whose name ends in device_tests"
 done
 
 [ "$failed" -eq 0 ] && verdict=passed || verdict=FAILED

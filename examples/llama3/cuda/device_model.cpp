@@ -62,8 +62,14 @@ device_model::device_model(model_config config, device_weights weights, int max_
   gate_up_                   = halves(slice_, 2 * std::int64_t{config_.intermediate_size});
   gated_                     = halves(slice_, config_.intermediate_size);
   chosen_                    = floats(slice_, config_.hidden_size);
-  // Rows behind the end of a batch go through the matrices, too.
-  DIFFKV_CUDA_TRY(cudaMemsetAsync(attended_.data(), 0, attended_.size() * sizeof(__half), stream));
+  // Rows behind the end of a batch go through the matrices, too; and tools that look for memory
+  // that nobody has written to do not see what cuBLAS writes.
+  auto const clear = [&](auto& array) {
+    DIFFKV_CUDA_TRY(cudaMemsetAsync(array.data(), 0, array.size() * sizeof(array[0]), stream));
+  };
+  clear(attended_);
+  clear(qkv_);
+  clear(gate_up_);
   DIFFKV_CUDA_TRY(cudaStreamSynchronize(stream));
 }
 

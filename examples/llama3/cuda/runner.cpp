@@ -55,6 +55,8 @@ runner::runner(device_model& of, std::unique_ptr<device_cache> cache,
   make(step_number_, 1);
   reported_tokens_ = pinned_array<token_id>{as_size(depth * most_rows())};
   reported_pages_  = pinned_array<std::uint64_t>{as_size(depth)};
+  // Tools that look for memory that nobody has written to do not see what cuBLAS writes.
+  DIFFKV_CUDA_TRY(cudaMemsetAsync(logits_.data(), 0, logits_.size() * sizeof(logits_[0]), stream_));
   DIFFKV_CUDA_TRY(cudaMemsetAsync(step_number_.data(), 0, sizeof(std::uint32_t), stream_));
 }
 
@@ -267,6 +269,8 @@ std::uint64_t runner::free_pages()
 diffkv::sequence_usage runner::usage(std::uint32_t slot)
 {
   auto all = make_array<diffkv::sequence_usage>(setup_.num_slots, stream_);
+  // What lies between the members is copied with them.
+  DIFFKV_CUDA_TRY(cudaMemsetAsync(all.data(), 0, all.size() * sizeof(all[0]), stream_));
   cache_->statistics(nullptr, all.data(), stream_);
   return to_host(all.data() + slot, 1, stream_).front();
 }

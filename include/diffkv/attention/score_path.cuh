@@ -196,7 +196,9 @@ struct score_path {
     int const least = __reduce_min_sync(all, key);
     auto const age =
       is_new && key == least ? static_cast<std::uint32_t>(best.position) : 0xFFFF'FFFFu;
-    if (age == __reduce_min_sync(all, age) && is_new) { *record = best; }
+    bool const is_first = age == __reduce_min_sync(all, age) && is_new;
+    __syncwarp();  // all lanes have read the record
+    if (is_first) { *record = best; }
     __syncwarp();
   }
 

@@ -54,7 +54,7 @@ std::filesystem::path real_model()
 }
 }  // namespace
 
-TEST_CASE("cuda_session: with 16-bit pages logits are those of the CPU", "[llama3][small]")
+TEST_CASE("cuda_session: with 16-bit pages logits are those of the CPU", "[llama3][small][cublas]")
 {
   tiny_on_device const model_files;
   auto const files = model_files.files();
@@ -114,7 +114,8 @@ TEST_CASE("cuda_session: compressed pages give the CPU's distributions and tiers
   }
 }
 
-TEST_CASE("cuda_session: a replayed graph gives the bits of plain launches", "[llama3][small]")
+TEST_CASE("cuda_session: a replayed graph gives the bits of plain launches",
+          "[llama3][small][cublas]")
 {
   tiny_on_device const model_files;
   gpu_stream stream;
@@ -134,7 +135,7 @@ TEST_CASE("cuda_session: a replayed graph gives the bits of plain launches", "[l
   CHECK(graphs.usage().pages == launches.usage().pages);
 }
 
-TEST_CASE("cuda_session: refuses what cannot be, and goes on", "[llama3][small]")
+TEST_CASE("cuda_session: refuses what cannot be, and goes on", "[llama3][small][cublas]")
 {
   tiny_on_device const model_files;
   auto const device = open_cuda_device(model_files.made.config, model_files.files(), 64);
@@ -152,7 +153,7 @@ TEST_CASE("cuda_session: refuses what cannot be, and goes on", "[llama3][small]"
                   std::invalid_argument);  // there is no code for k = 2
 }
 
-TEST_CASE("cuda_session: a sequence ends at the session's length", "[llama3][small]")
+TEST_CASE("cuda_session: a sequence ends at the session's length", "[llama3][small][cublas]")
 {
   tiny_on_device const model_files;
   auto const device = open_cuda_device(model_files.made.config, model_files.files(), 64);
@@ -164,7 +165,8 @@ TEST_CASE("cuda_session: a sequence ends at the session's length", "[llama3][sma
   CHECK(cuda->usage().num_tokens == 22);
 }
 
-TEST_CASE("cuda_session: a prompt that failed midway gives its pages back", "[llama3][small]")
+TEST_CASE("cuda_session: a prompt that failed midway gives its pages back",
+          "[llama3][small][cublas]")
 {
   tiny_on_device const model_files;
   auto const device = open_cuda_device(model_files.made.config, model_files.files(), 64);
@@ -177,7 +179,7 @@ TEST_CASE("cuda_session: a prompt that failed midway gives its pages back", "[ll
   CHECK(cuda->prompt(ids) == first);
 }
 
-TEST_CASE("cuda_session: a model whose output is broken is reported", "[llama3][small]")
+TEST_CASE("cuda_session: a model whose output is broken is reported", "[llama3][small][cublas]")
 {
   tiny_on_device model_files;
   auto& norm = model_files.made.tensors.at("model.norm.weight").values;
@@ -287,7 +289,7 @@ TEST_CASE("runner: a sequence's tokens are those that it gets alone", "[llama3]"
 }
 
 TEST_CASE("runner: a sequence whose step is refused goes on as if nothing had been",
-          "[llama3][small]")
+          "[llama3][small][cublas]")
 {
   tiny_on_device const model_files;
   gpu_stream stream;
@@ -355,7 +357,7 @@ TEST_CASE("runner: a sequence whose step is refused goes on as if nothing had be
 }
 
 TEST_CASE("runner: calls that cannot be are refused, and what was launched is collected",
-          "[llama3][small]")
+          "[llama3][small][cublas]")
 {
   tiny_on_device const model_files;
   auto const device =
