@@ -11,7 +11,8 @@ and GPUs, and on a machine with a GPU runs each beside its host twin.
   scripts/matrix.py --all --part 3/500    the third of 500 equal parts
   scripts/matrix.py --all --only arch=90 --only head_dim=64,128 --only element=__half
   scripts/matrix.py --operation attention decode attention instead of the write path; `scores` is it
-                                          with scores and candidates
+                                          with scores and candidates; `prefill` is prompt attention with
+                                          importance, which knows no formats
   scripts/matrix.py --list                says what would be compiled
   scripts/matrix.py --run                 runs what was compiled for this machine's GPU
   scripts/matrix.py --programs FOLDER     runs the programs of an earlier call, compiles nothing
@@ -50,7 +51,8 @@ CONDITIONING = {
     "none": "conditioning::none", "centred": "conditioning::centred",
     "rotated": "conditioning::rotated", "both": "conditioning::centred | conditioning::rotated",
 }
-# A check is a function of the tests that compiles an operation and, when run, compares it.
+# A check is a function of the tests that compiles an operation and, when run, compares it. What has no
+# formats has axes of its own alone.
 OPERATIONS = {
     "write": {
         "include": "compaction/write_path_case.cuh",
@@ -68,6 +70,18 @@ OPERATIONS = {
                  "policy_kind::paper)",
         "axes": {"group_size": ["4", "1", "2", "8"], "score_every": ["4", "1", "2"]},
     },
+    "prefill": {
+        "include": "attention/prefill_case.cuh",
+        "check": "prefill_case<{head_dim}, {element}, {out}>{{{{2, {group_size}}}, {{70, 1, 200}}}}.check()",
+        "axes": {
+            "arch": AXES["arch"],
+            "head_dim": AXES["head_dim"],
+            "group_size": ["4", "1", "2", "7"],
+            "element": ["__half", "__nv_bfloat16"],
+            "out": ["{element}", "float"],
+        },
+        "has_formats": False,
+    },
 }
 CHUNK = 4  # combinations of one source: more compile faster together, fewer in parallel
 
@@ -81,10 +95,11 @@ using namespace diffkv::test;
 TEST = """
 TEST_CASE("matrix: {name}", "[matrix]")
 {{
-  using config = static_config<{policy}, {high}, {low}, {head_dim}, {conditioning}>;
-  {check};
+  {config}{check};
 }}
 """
+CONFIG = """using config = static_config<{policy}, {high}, {low}, {head_dim}, {conditioning}>;
+  """
 LEGAL = """#include <diffkv/quant/code_spec.hpp>
 #include <cstdio>
 int main()
@@ -134,7 +149,7 @@ def legal_formats(axes, work, toolkit):
 def every_combination(axes, allowed):
     for values in itertools.product(*axes.values()):
         c = dict(zip(axes, values))
-        if format_of(c) in allowed:
+        if allowed(c):
             yield c
 
 
@@ -142,7 +157,7 @@ def representatives(axes, allowed):
     """The first values, and those that leave them in one axis."""
     base = {name: next(iter(values)) for name, values in axes.items()}
     rest = [{**base, name: value} for name in axes for value in axes[name] if value != base[name]]
-    return [c for c in [base, *rest] if format_of(c) in allowed]
+    return [c for c in [base, *rest] if allowed(c)]
 
 
 def one_of_each(axes, allowed):
@@ -162,7 +177,7 @@ def all_pairs(axes, allowed):
         """Up to 60 legal combinations that hold the pair."""
         tries = ({**{name: dice.choice(values) for name, values in axes.items()}, a: x, b: y}
                  for _ in range(2000))
-        return list(itertools.islice((c for c in tries if format_of(c) in allowed), 60))
+        return list(itertools.islice((c for c in tries if allowed(c)), 60))
 
     wanted = [(a, x, b, y) for a, b in itertools.combinations(axes, 2)
               for x in axes[a] for y in axes[b]]
@@ -179,6 +194,8 @@ def all_pairs(axes, allowed):
 
 
 def name_of(c):
+    if "key_bits" not in c:
+        return " ".join(value.format(**c) for axis, value in c.items() if axis != "arch")
     name = f"k{c['key_bits']}v{c['value_bits']}"
     name += f"g{c['key_groups']}{c['value_groups']} {c['tier']} d{c['head_dim']}"
     rest = [c[key] for key in c if key not in
@@ -187,13 +204,17 @@ def name_of(c):
 
 
 def test_of(c, operation):
+    if not operation.get("has_formats", True):
+        c = {axis: value.format(**c) for axis, value in c.items()}
+        return TEST.format(name=name_of(c), config="", check=operation["check"].format(**c))
     own = "format<{key_bits}, {value_bits}, {key_groups}, {value_groups}>".format(**c)
     other = PARTNER[c["tier"]].format(**c)
     high, low = (own, other) if c["tier"] == "high" else (other, own)
     check = operation["check"].format(**{**c, "config": "config"})
     policy = "any_policy" if "policy_kind" in check else "paper_policy"
-    return TEST.format(name=name_of(c), policy=policy, high=high, low=low, head_dim=c["head_dim"],
-                       conditioning=CONDITIONING[c["conditioning"]], check=check)
+    config = CONFIG.format(policy=policy, high=high, low=low, head_dim=c["head_dim"],
+                           conditioning=CONDITIONING[c["conditioning"]])
+    return TEST.format(name=name_of(c), config=config, check=check)
 
 
 def digest_of_library():
@@ -288,7 +309,8 @@ def arguments():
 
 
 def chosen_axes(options):
-    axes = {**AXES, **OPERATIONS[options.operation]["axes"]}
+    operation = OPERATIONS[options.operation]
+    axes = {**(AXES if operation.get("has_formats", True) else {}), **operation["axes"]}
     for choice in options.only:
         name, _, values = choice.partition("=")
         unknown = [v for v in values.split(",") if name not in axes or v not in axes[name]]
@@ -313,7 +335,11 @@ def main():
     work.mkdir(parents=True, exist_ok=True)
     toolkit = Path(options.nvcc).resolve().parent.parent
     axes = chosen_axes(options)
-    wanted = (one_of_each if options.ci else options.choose)(axes, legal_formats(axes, work, toolkit))
+    if OPERATIONS[options.operation].get("has_formats", True):
+        legal = legal_formats(axes, work, toolkit)
+        wanted = (one_of_each if options.ci else options.choose)(axes, lambda c: format_of(c) in legal)
+    else:
+        wanted = (one_of_each if options.ci else options.choose)(axes, lambda c: True)
     part, parts = map(int, options.part.split("/"))
     chunks = list(chunks_of(wanted))
     chunks = chunks[len(chunks) * (part - 1) // parts:len(chunks) * part // parts]
