@@ -6,7 +6,7 @@
 #include "device_buffers.cuh"
 #include "graph_time.hpp"
 
-#include <diffkv/attention/prefill.cuh>
+#include <diffkv/prefill/prefill.cuh>
 
 #include <cmath>
 #include <string>

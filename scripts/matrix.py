@@ -71,7 +71,7 @@ OPERATIONS = {
         "axes": {"group_size": ["4", "1", "2", "8"], "score_every": ["4", "1", "2"]},
     },
     "prefill": {
-        "include": "attention/prefill_case.cuh",
+        "include": "prefill/prefill_case.cuh",
         "check": "prefill_case<{head_dim}, {element}, {out}>{{{{2, {group_size}}}, {{70, 1, 200}}}}.check()",
         "axes": {
             "arch": AXES["arch"],

@@ -10,7 +10,8 @@ from pathlib import Path
 from toolbox import headers, includes
 
 ROOMS = [
-    "core", "policy", "quant", "page", "pool", "table", "compaction", "attention", "host", "cache",
+    "core", "policy", "quant", "page", "pool", "table", "compaction", "attention", "prefill", "host",
+    "cache",
 ]
 STANDARD = re.compile(r"<[a-z_0-9]+>")
 TOOLKIT = re.compile(r"<(cuda[a-z_0-9]*\.h|(cuda|nv)/[a-z_0-9/]+|cub/[a-z_0-9/]+\.cuh|mma\.h)>")

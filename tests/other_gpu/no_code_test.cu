@@ -5,10 +5,10 @@
 //! This program is compiled for GPUs of compute capability 12.0 alone, without PTX. On any other every
 //! operation says so, and what it would have written stays as it was.
 #include <diffkv/attention/decode.cuh>
-#include <diffkv/attention/prefill.cuh>
 #include <diffkv/cache/device_kv_cache.cuh>
 #include <diffkv/policy/paper.hpp>
 #include <diffkv/pool/claim.cuh>
+#include <diffkv/prefill/prefill.cuh>
 
 #include <string>
 

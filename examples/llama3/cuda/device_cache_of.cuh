@@ -12,11 +12,11 @@
 #include "llama3/cuda/gpu_memory.hpp"
 
 #include <diffkv/attention/decode.cuh>
-#include <diffkv/attention/prefill.cuh>
 #include <diffkv/cache/device_kv_cache.cuh>
 #include <diffkv/compaction/calibrate.cuh>
 #include <diffkv/policy/any_policy.hpp>
 #include <diffkv/policy/device_harmonic.hpp>
+#include <diffkv/prefill/prefill.cuh>
 
 #include <cmath>  // sqrt
 #include <type_traits>

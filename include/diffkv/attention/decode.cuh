@@ -4,7 +4,7 @@
 
 //! @file
 //! Decode attention over the mixed pages of all rows of a layer, one launch.
-//! Read before this: attention/decode_warp.cuh.  Read next: attention/prefill_batch.hpp.
+//! Read before this: attention/decode_warp.cuh.  Read next: prefill/prefill_batch.hpp.
 //!
 //! Every warp reads its share of the pages of the layer, tile by tile through slots of shared memory
 //! that it fills by itself, and keeps the sums of the row at hand in registers. A row that lies in one

@@ -4,7 +4,7 @@
 
 //! @file
 //! Vectors into pages and back, on the host.
-//! Read before this: attention/prefill.cuh, attention/decode.cuh.  Read next: host/context.hpp.
+//! Read before this: prefill/prefill.cuh, attention/decode.cuh.  Read next: host/context.hpp.
 #include <diffkv/page/page_view.hpp>
 #include <diffkv/quant/vector_codec.hpp>
 

@@ -5,11 +5,11 @@
 //! @file
 //! Launches the kernels of prompt attention: those for Hopper where the program has them and they
 //! can do what is asked, else those for all GPUs.
-//! Read before this: attention/importance_hopper.cuh.  Read next: attention/prefill.cuh.
-#include <diffkv/attention/importance_hopper.cuh>
-#include <diffkv/attention/prefill_hopper.cuh>
-#include <diffkv/attention/prefill_importance.cuh>
-#include <diffkv/attention/prefill_kernel.cuh>
+//! Read before this: prefill/importance_hopper.cuh.  Read next: prefill/prefill.cuh.
+#include <diffkv/prefill/importance_hopper.cuh>
+#include <diffkv/prefill/prefill_hopper.cuh>
+#include <diffkv/prefill/prefill_importance.cuh>
+#include <diffkv/prefill/prefill_kernel.cuh>
 
 #include <type_traits>  // is_same_v
 

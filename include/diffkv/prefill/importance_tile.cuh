@@ -5,12 +5,12 @@
 //! @file
 //! What the Hopper kernel of importance is given, how it uses shared memory and registers, and what
 //! an item of it is in numbers.
-//! Read before this: attention/prefill_hopper.cuh, attention/prefill_importance.cuh.
-//! Read next: attention/importance_hopper.cuh.
-#include <diffkv/attention/prefill_importance.cuh>  // importance_params
-#include <diffkv/attention/prefill_schedule.cuh>
-#include <diffkv/attention/tensor_map.cuh>
-#include <diffkv/attention/warpgroup_product.cuh>
+//! Read before this: prefill/prefill_hopper.cuh, prefill/prefill_importance.cuh.
+//! Read next: prefill/importance_hopper.cuh.
+#include <diffkv/prefill/prefill_importance.cuh>  // importance_params
+#include <diffkv/prefill/prefill_schedule.cuh>
+#include <diffkv/prefill/tensor_map.cuh>
+#include <diffkv/prefill/warpgroup_product.cuh>
 
 namespace diffkv::detail {
 

@@ -4,10 +4,10 @@
 
 //! @file
 //! Tiles of vectors, copied into shared memory by the copy engine of Hopper GPUs (TMA).
-//! Read before this: attention/hopper_barrier.cuh, core/vectors.hpp.
-//! Read next: attention/warpgroup_product.cuh.
-#include <diffkv/attention/hopper_barrier.cuh>
+//! Read before this: prefill/hopper_barrier.cuh, core/vectors.hpp.
+//! Read next: prefill/warpgroup_product.cuh.
 #include <diffkv/core/vectors.hpp>
+#include <diffkv/prefill/hopper_barrier.cuh>
 
 #include <cuda.h>          // CUtensorMap
 #include <cuda_runtime.h>  // cudaGetDriverEntryPointByVersion

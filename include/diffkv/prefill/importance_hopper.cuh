@@ -5,14 +5,14 @@
 //! @file
 //! What later queries think of each token, by the warpgroup products and the copy engine of Hopper
 //! GPUs (sm_90a).
-//! Read before this: attention/importance_tile.cuh.  Read next: attention/prefill_launch.cuh.
+//! Read before this: prefill/importance_tile.cuh.  Read next: prefill/prefill_launch.cuh.
 //!
 //! A CTA keeps 256 keys, a warpgroup 64 of them, and lets the queries that count pass by, of one
 //! q_head after the other. The products stand with keys as rows, so that a key's sum stays in its
 //! lanes until the end, and nobody else writes it: no atomics, and the same order of additions on
 //! every run. One warp copies keys and queries, another one brings lse.
-#include <diffkv/attention/importance_tile.cuh>
 #include <diffkv/core/launch.cuh>
+#include <diffkv/prefill/importance_tile.cuh>
 
 #include <cstddef>  // byte
 

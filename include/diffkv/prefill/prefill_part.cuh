@@ -5,8 +5,8 @@
 //! @file
 //! Which sequence and which of its tokens a CTA of prompt attention works on. No plan is made: who
 //! needs to know counts the tiles of the sequences.
-//! Read before this: attention/prefill_batch.hpp.  Read next: attention/matrix_fragments.cuh.
-#include <diffkv/attention/prefill_batch.hpp>
+//! Read before this: prefill/prefill_batch.hpp.  Read next: prefill/matrix_fragments.cuh.
+#include <diffkv/prefill/prefill_batch.hpp>
 
 namespace diffkv::detail {
 

@@ -4,14 +4,14 @@
 
 //! @file
 //! Matrix products of a warpgroup (wgmma) with 16-bit tiles in shared memory.
-//! Read before this: attention/tensor_map.cuh, attention/matrix_fragments.cuh.
-//! Read next: attention/prefill_schedule.cuh.
+//! Read before this: prefill/tensor_map.cuh, prefill/matrix_fragments.cuh.
+//! Read next: prefill/prefill_schedule.cuh.
 //!
 //! A product runs beside the program: `begin_products`, some products, `end_products`, and
 //! `wait_for_products` before a sum is read. The compiler does not know that a sum changes in
 //! between; `settle` keeps what uses it behind the wait.
-#include <diffkv/attention/hopper_barrier.cuh>
-#include <diffkv/attention/matrix_fragments.cuh>  // is_16_bit_v
+#include <diffkv/prefill/hopper_barrier.cuh>
+#include <diffkv/prefill/matrix_fragments.cuh>  // is_16_bit_v
 
 #include <cstdint>
 #include <type_traits>

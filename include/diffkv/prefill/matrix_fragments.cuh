@@ -4,8 +4,8 @@
 
 //! @file
 //! 16-bit matrices: copies into shared memory, fragments out of it, products.
-//! Read before this: attention/prefill_part.cuh, attention/tensor_core.cuh.
-//! Read next: attention/prefill_tile.cuh.
+//! Read before this: prefill/prefill_part.cuh, attention/tensor_core.cuh.
+//! Read next: prefill/prefill_tile.cuh.
 #include <diffkv/attention/tensor_core.cuh>  // mma_f16, f16_pair, bits_of
 #include <diffkv/core/half.hpp>
 

@@ -4,7 +4,7 @@
 
 //! @file
 //! The prompts, or chunks of prompts, of one launch, and which of their queries importance counts.
-//! Read before this: attention/decode.cuh.  Read next: attention/prefill_part.cuh.
+//! Read before this: attention/decode.cuh.  Read next: prefill/prefill_part.cuh.
 #include <diffkv/core/error.hpp>         // DIFFKV_EXPECTS
 #include <diffkv/detail/arithmetic.hpp>  // ceil_div, min_of
 

@@ -4,15 +4,15 @@
 
 //! @file
 //! Prompt attention by the tensor cores that all GPUs from compute capability 8.0 on have.
-//! Read before this: attention/prefill_rows.cuh, attention/prefill_part.cuh.
-//! Read next: attention/prefill_importance.cuh.
+//! Read before this: prefill/prefill_rows.cuh, prefill/prefill_part.cuh.
+//! Read next: prefill/prefill_importance.cuh.
 //!
 //! A CTA takes 64 queries of one q_head, a warp 16 of them, and walks through the keys that they
 //! see, from the first one on, in blocks that start at the same positions whatever the tile, the
 //! chunk or the batch is: a query's bits do not depend on those.
-#include <diffkv/attention/prefill_part.cuh>
-#include <diffkv/attention/prefill_rows.cuh>
 #include <diffkv/core/launch.cuh>
+#include <diffkv/prefill/prefill_part.cuh>
+#include <diffkv/prefill/prefill_rows.cuh>
 
 #include <cstddef>  // byte
 

@@ -4,12 +4,12 @@
 
 //! @file
 //! The softmax of a warpgroup's 64 queries, and where these stand.
-//! Read before this: attention/warpgroup_product.cuh, attention/prefill_schedule.cuh.
-//! Read next: attention/prefill_hopper.cuh.
-#include <diffkv/attention/prefill_schedule.cuh>
+//! Read before this: prefill/warpgroup_product.cuh, prefill/prefill_schedule.cuh.
+//! Read next: prefill/prefill_hopper.cuh.
 #include <diffkv/attention/softmax_state.hpp>  // minus_infinity
 #include <diffkv/attention/tensor_core.cuh>    // load_shared, fast_exp2
-#include <diffkv/attention/warpgroup_product.cuh>
+#include <diffkv/prefill/prefill_schedule.cuh>
+#include <diffkv/prefill/warpgroup_product.cuh>
 
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>

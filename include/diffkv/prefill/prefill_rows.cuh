@@ -4,10 +4,10 @@
 
 //! @file
 //! Logits to base 2, who sees whom, and the softmax of a warp's 16 queries.
-//! Read before this: attention/prefill_tile.cuh.  Read next: attention/prefill_kernel.cuh.
+//! Read before this: prefill/prefill_tile.cuh.  Read next: prefill/prefill_kernel.cuh.
 #include <diffkv/attention/attention_options.hpp>
-#include <diffkv/attention/prefill_tile.cuh>
 #include <diffkv/attention/softmax_state.hpp>  // minus_infinity
+#include <diffkv/prefill/prefill_tile.cuh>
 
 namespace diffkv::detail {
 

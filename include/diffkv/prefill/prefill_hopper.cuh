@@ -4,8 +4,8 @@
 
 //! @file
 //! Prompt attention by the warpgroup products and the copy engine of Hopper GPUs (sm_90a).
-//! Read before this: attention/hopper_rows.cuh, attention/prefill_kernel.cuh.
-//! Read next: attention/importance_tile.cuh.
+//! Read before this: prefill/hopper_rows.cuh, prefill/prefill_kernel.cuh.
+//! Read next: prefill/importance_tile.cuh.
 //!
 //! A CTA takes 192 queries of one q_head; one warpgroup copies, three have 64 queries each and walk
 //! from the last key that these see to the first, in blocks that start at the same positions
@@ -13,12 +13,12 @@
 //! it makes weights of its logits: the other two keep the tensor cores busy meanwhile, and take
 //! turns to stay out of step. Tiles are cut from a sequence's end, so that the one that is not full
 //! is the cheapest.
-#include <diffkv/attention/hopper_rows.cuh>
-#include <diffkv/attention/prefill_kernel.cuh>  // prefill_params
-#include <diffkv/attention/prefill_schedule.cuh>
-#include <diffkv/attention/tensor_map.cuh>
-#include <diffkv/attention/warpgroup_product.cuh>
 #include <diffkv/core/launch.cuh>
+#include <diffkv/prefill/hopper_rows.cuh>
+#include <diffkv/prefill/prefill_kernel.cuh>  // prefill_params
+#include <diffkv/prefill/prefill_schedule.cuh>
+#include <diffkv/prefill/tensor_map.cuh>
+#include <diffkv/prefill/warpgroup_product.cuh>
 
 #include <cstddef>  // byte
 

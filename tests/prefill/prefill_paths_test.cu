@@ -8,7 +8,7 @@
 #include <algorithm>
 #include <cmath>
 
-#include "attention/prefill_case.cuh"
+#include "prefill/prefill_case.cuh"
 
 namespace {
 

@@ -1,6 +1,6 @@
 // SPDX-FileCopyrightText: 2026 The diffkv authors
 // SPDX-License-Identifier: Apache-2.0
-#include <diffkv/attention/prefill_batch.hpp>
+#include <diffkv/prefill/prefill_batch.hpp>
 
 #include <vector>
 

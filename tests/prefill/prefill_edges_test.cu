@@ -3,7 +3,7 @@
 
 //! @file
 //! Prompt attention at its edges: windows, soft-caps, what is no number, refusals, graphs.
-#include "attention/prefill_case.cuh"
+#include "prefill/prefill_case.cuh"
 
 namespace {
 

@@ -5,12 +5,12 @@
 //! @file
 //! Which items of a launch a CTA of the Hopper kernels works on, and in which order. No plan is
 //! made: the items follow from the lengths in device memory.
-//! Read before this: attention/prefill_part.cuh.  Read next: attention/hopper_rows.cuh.
+//! Read before this: prefill/prefill_part.cuh.  Read next: prefill/hopper_rows.cuh.
 //!
 //! An item is one tile of a sequence for one unit of heads. Items are counted sequence by
 //! sequence, in a sequence by sections of heads that the second-level cache can hold, and in a
 //! section with the tiles that take longest first.
-#include <diffkv/attention/prefill_part.cuh>
+#include <diffkv/prefill/prefill_part.cuh>
 
 namespace diffkv::detail {
 

@@ -4,9 +4,9 @@
 
 //! @file
 //! Some rows of a 16-bit matrix in shared memory, and the products of a warp with them.
-//! Read before this: attention/matrix_fragments.cuh.  Read next: attention/prefill_rows.cuh.
-#include <diffkv/attention/matrix_fragments.cuh>
+//! Read before this: prefill/matrix_fragments.cuh.  Read next: prefill/prefill_rows.cuh.
 #include <diffkv/core/vectors.hpp>
+#include <diffkv/prefill/matrix_fragments.cuh>
 
 namespace diffkv::detail {
 

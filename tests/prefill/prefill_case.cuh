@@ -4,8 +4,8 @@
 
 //! @file Prompts whose attention and importance the device and the host twin compute, in chunks or
 //! at once.
-#include <diffkv/attention/prefill.cuh>
 #include <diffkv/host/prefill_attention.hpp>
+#include <diffkv/prefill/prefill.cuh>
 
 #include <cmath>
 #include <limits>

@@ -4,15 +4,15 @@
 
 //! @file
 //! What later queries think of each token: sums of probabilities from queries, keys and lse.
-//! Read before this: attention/prefill_kernel.cuh.  Read next: attention/hopper_barrier.cuh.
+//! Read before this: prefill/prefill_kernel.cuh.  Read next: prefill/hopper_barrier.cuh.
 //!
 //! A CTA keeps 64 keys in registers, a warp 16 of them, and lets the queries that count pass by.
 //! The products stand with keys as rows, so a key's sum stays in its lanes until the end, and
 //! nobody else writes it: no atomics, and the same order of additions on every run.
-#include <diffkv/attention/prefill_part.cuh>
-#include <diffkv/attention/prefill_rows.cuh>
 #include <diffkv/core/launch.cuh>
 #include <diffkv/policy/importance.hpp>  // importance_of
+#include <diffkv/prefill/prefill_part.cuh>
+#include <diffkv/prefill/prefill_rows.cuh>
 
 #include <cstddef>  // byte
 

@@ -4,7 +4,7 @@
 
 //! @file
 //! Prompt attention over 16-bit keys and values, and the importance of each token.
-//! Read before this: attention/prefill_launch.cuh.  Read next: host/page_codec.hpp.
+//! Read before this: prefill/prefill_launch.cuh.  Read next: host/page_codec.hpp.
 //!
 //! Three operations, so that an engine with its own attention can take the other two:
 //! `prefill_attention` gives out and lse, `add_importance` adds what the queries of a launch give
@@ -12,7 +12,7 @@
 //! chunks calls the first two for each chunk, and the last one with the last chunk or every time.
 //! No weight is stored: what importance needs is computed again from queries, keys and lse.
 //! Programs with code for sm_90a have kernels of their own for Hopper GPUs (prefill_launch.cuh).
-#include <diffkv/attention/prefill_launch.cuh>
+#include <diffkv/prefill/prefill_launch.cuh>
 
 namespace diffkv {
 namespace detail {

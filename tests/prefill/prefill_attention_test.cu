@@ -3,7 +3,7 @@
 
 //! @file Prompt attention and importance on the device against the host twin: lengths, groups, head
 //! sizes, element types, chunks, and which queries count.
-#include "attention/prefill_case.cuh"
+#include "prefill/prefill_case.cuh"
 
 namespace {
 
