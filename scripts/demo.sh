@@ -27,7 +27,7 @@ model_given=no prompt_given=no
 for argument in "$@"; do
   case "$argument" in
     --model | --model=*) model_given=yes ;;
-    --prompt | --prompt=* | --prompt-file | --prompt-file=* | -h | --help) prompt_given=yes ;;
+    --prompt | --prompt=* | --prompt-file | --prompt-file=* | --requests | --requests=* | -h | --help) prompt_given=yes ;;
   esac
 done
 options=()

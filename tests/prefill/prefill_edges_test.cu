@@ -162,6 +162,8 @@ TEST_CASE("prefill_attention: what cannot be is refused by name", "[attention]")
   CHECK_THAT(refused([](call& c) { c.batch.positions = call::pointer<std::int32_t>(); }, attend),
              contains("first_keys"));
   CHECK_THAT(refused([](call& c) { c.batch.num_keys = 3; }, attend), contains("num_keys"));
+  CHECK_THAT(refused([](call& c) { c.batch.first_keys = call::pointer<std::int64_t>(); }, add),
+             contains("num_keys"));
   CHECK_THAT(refused([](call& c) { c.batch.num_queries = -1; }, finish), contains("num_queries"));
   CHECK_THAT(refused([](call& c) { ++c.query.data; }, attend), contains("query:"));
   CHECK_THAT(refused([](call& c) { c.key.token_stride = 100; }, add), contains("key:"));

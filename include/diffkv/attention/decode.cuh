@@ -122,7 +122,7 @@ void expect_decodable(cache_ref const& cache, std::uint32_t layer, attention_opt
 }  // namespace detail
 
 //! The grid that fills the current device: one CTA a multiprocessor, as many warps as its shared memory
-//! has room for.
+//! has room for. On the host; make the device of the stream current.
 //! @throws cuda_error; invalid_argument if not even one warp fits
 template <class Config, class Variant>
 [[nodiscard]] decode_grid default_decode_grid()

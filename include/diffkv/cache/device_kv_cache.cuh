@@ -21,7 +21,7 @@ namespace diffkv {
 struct prompt_limits {
   std::uint32_t prompts = 1;  //!< of a batch
   std::uint32_t layers  = 1;  //!< of a range
-  std::int32_t tokens   = 0;  //!< of the longest prompt
+  std::int32_t tokens   = 0;  //!< of the longest prompt; required
 };
 
 //! A request's life on the device, as kv_cache has it on the host: admit, store_prompt, then per token
@@ -42,6 +42,8 @@ class device_kv_cache {
   //! @param policy  what it points at must lie in device memory and outlive the cache
   //! @param stream  fills the memory; the constructor waits for it
   //! @throws invalid_argument naming the first illegal option; cuda_error; what the resource throws
+  //! @cost   O(bytes of the cache), and meanwhile as much host memory as all arrays but pages and ring; not
+  //!         to be captured in a graph
   device_kv_cache(cache_options options, prompt_limits prompts, policy_type policy,
                   MemoryResource resource, cudaStream_t stream)
     : options_{detail::checked(options_for<Config>(std::move(options)))},
@@ -73,6 +75,7 @@ class device_kv_cache {
 
   //! Encodes some layers of admitted prompts and finds their first candidates; see
   //! diffkv::store_prompt.
+  //! @throws invalid_argument also above the prompt_limits of the constructor
   template <class T>
   void store_prompt(batch_ref const& batch, prompt_source<T> const& source, layer_range layers,
                     cudaStream_t stream)
@@ -90,7 +93,9 @@ class device_kv_cache {
     diffkv::scan_candidates<Config>(ref(), batch, layers, policy_, stream);
   }
 
-  //! Makes room for one more token in each sequence, for all layers; see diffkv::step.
+  //! Makes room for one more token in each sequence, for all layers; see diffkv::step. Where score_every is 0
+  //! candidates are looked for first, among all scores.
+  //! @param refusals  device or pinned memory; {}: nobody asks
   void step(batch_ref const& batch, refusals_ref refusals, cudaStream_t stream)
   {
     expect_capacity(batch);

@@ -280,8 +280,8 @@ template <class T>
 //! @param cache        handles in device memory
 //! @param batch        the batch that `step` was given
 //! @param key, value   [batch, num_heads, head_dim], rotary embedding applied, device
-//! @param query        [batch, num_q_heads, head_dim], device, or null: the lag ring is left alone. Not
-//!                     read where score_every = 0
+//! @param query        [batch, num_q_heads, head_dim], device, or null (`vectors<T>{}` of the type of key):
+//!                     the lag ring is left alone. Not read where score_every = 0
 //! @pre     after each step layer 0 is appended before the other layers, in the same stream
 //! @throws  invalid_argument for a layer out of range or handles of another configuration, before any
 //!          launch; cuda_error

@@ -24,7 +24,7 @@ struct prompt_shape {
   std::int32_t head_dim    = 64;
   std::int32_t prompt_queries =
     0;  //!< Q: importance counts the last Q queries (policy.prompt_queries)
-  std::int32_t sample_every = 1;  //!< of those, every so manieth, counted back from the last one
+  std::int32_t sample_every = 1;  //!< of those, every n-th, counted back from the last one
 };
 
 namespace detail {

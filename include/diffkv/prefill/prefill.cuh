@@ -96,7 +96,8 @@ void add_importance(prefill_path path, prefill_shape const& shape, prefill_batch
 //! @pre    addresses and strides of all vectors are multiples of 16 bytes
 //! @throws invalid_argument naming the argument, before any launch; cuda_error
 //! @stream ordered in `stream`, does not wait, may be captured in a graph; one kernel
-//! @cost   O(queries * keys * num_q_heads * HeadDim) on the tensor cores; no allocation, no plan
+//! @cost   O(queries * keys * num_q_heads * HeadDim) on the tensor cores, several times less time with code
+//!         for sm_90a (docs/prefill_attention.md); no allocation, no plan
 //! @error  within docs/numerics.md; a query's bits depend neither on the batch nor on the chunks, unless
 //!         a value is not finite in a block of keys that not all queries of its tile see as a whole
 template <int HeadDim, class T, class Out>
@@ -116,10 +117,10 @@ void prefill_attention(prefill_shape const& shape, prefill_batch const& batch,
 //! @tparam HeadDim, T  as prefill_attention
 //! @param  options     those of attention: they say which logits lse was made from
 //! @param  query, key  as prefill_attention
-//! @param  lse         [num_q_heads, batch.num_queries] of these queries over all keys that they
-//!                     see
-//! @param  sums        [num_q_heads, batch.key_tokens()] f32; of tokens outside the batch not
-//!                     touched
+//! @param  lse         [num_q_heads, batch.num_queries] f32 of these queries over all keys that they
+//!                     see, device memory
+//! @param  sums        [num_q_heads, batch.key_tokens()] f32, device memory; of tokens outside the
+//!                     batch not touched
 //! @throws invalid_argument naming the argument, before any launch; cuda_error
 //! @stream ordered in `stream`, does not wait, may be captured in a graph; one kernel
 //! @cost   half the products of attention for the queries that count, none for the others; no

@@ -39,7 +39,10 @@ struct prefill_batch {
   std::int32_t const* prompt_tokens =
     nullptr;                     //!< [capacity]; null: each prompt ends with this launch
   std::int64_t num_queries = 0;  //!< tokens of query and out; at least those of the batch
-  std::int64_t num_keys    = 0;  //!< tokens of key and value; 0: num_queries
+  //! Tokens that key, value, sums and importances have room for, and the stride of the last two: the same in
+  //! all launches of a prompt. 0, without first_keys alone: num_queries. When a graph is captured, these two
+  //! and `capacity` are bounds that its replays stay within.
+  std::int64_t num_keys = 0;
 
   [[nodiscard]] DIFFKV_HOST_DEVICE constexpr std::int64_t key_tokens() const noexcept
   {
@@ -49,9 +52,8 @@ struct prefill_batch {
 
 //! Which queries of a prompt importance counts; all of them by default (the paper).
 struct importance_queries {
-  std::int32_t last = 0;  //!< > 0: only the last so many of the prompt (the artifact: 64)
-  std::int32_t every =
-    1;  //!< > 1: a sample, every so manieth, counted back from the prompt's last one
+  std::int32_t last  = 0;  //!< > 0: only the last so many of the prompt (the artifact: 64)
+  std::int32_t every = 1;  //!< > 1: a sample, every n-th, counted back from the prompt's last one
 
   //! Queries that count for the token at `position` of a prompt: those later than it.
   [[nodiscard]] DIFFKV_HOST_DEVICE constexpr std::int32_t count(
@@ -123,6 +125,8 @@ inline void validate(prefill_shape const& shape, prefill_batch const& batch)
     "batch: first_queries is null, but there are " + std::to_string(batch.capacity) + " sequences");
   DIFFKV_EXPECTS(batch.first_keys != nullptr || batch.positions == nullptr,
                  "batch: first_keys is needed where positions are given");
+  DIFFKV_EXPECTS(batch.first_keys == nullptr || batch.num_keys > 0 || batch.capacity == 0,
+                 "batch: num_keys is needed where first_keys are given");
   DIFFKV_EXPECTS(batch.first_keys != nullptr || batch.key_tokens() >= batch.num_queries,
                  "batch: num_keys must not be less than num_queries without first_keys");
 }
