@@ -22,13 +22,13 @@ void check_head_dim(std::vector<int> const& lengths)
 }  // namespace
 
 TEST_CASE("prefill_attention: equals the host twin over lengths around the tiles, in one batch",
-          "[attention][small]")
+          "[prefill][small]")
 {
   prefill_case<64, __half>{{2, 2}, {17, 0, 65, 1, 130}}.check();
   prefill_case<64, __nv_bfloat16>{{1, 3}, {66, 0, 16}}.check();
 }
 
-TEST_CASE("prefill_attention: equals the host twin for each head size, f16", "[attention]")
+TEST_CASE("prefill_attention: equals the host twin for each head size, f16", "[prefill]")
 {
   check_head_dim<64, __half>(edge_lengths);
   check_head_dim<80, __half>({1, 17, 64, 130});
@@ -38,7 +38,7 @@ TEST_CASE("prefill_attention: equals the host twin for each head size, f16", "[a
   check_head_dim<256, __half>({1, 17, 31, 32, 33, 64, 130});
 }
 
-TEST_CASE("prefill_attention: equals the host twin for each head size, bf16", "[attention]")
+TEST_CASE("prefill_attention: equals the host twin for each head size, bf16", "[prefill]")
 {
   check_head_dim<64, __nv_bfloat16>({1, 17, 64, 130});
   check_head_dim<80, __nv_bfloat16>({1, 17, 64, 130});
@@ -48,7 +48,7 @@ TEST_CASE("prefill_attention: equals the host twin for each head size, bf16", "[
   check_head_dim<256, __nv_bfloat16>({1, 17, 31, 32, 33, 64, 130});
 }
 
-TEST_CASE("prefill_attention: equals the host twin for groups of any size", "[attention]")
+TEST_CASE("prefill_attention: equals the host twin for groups of any size", "[prefill]")
 {
   for (std::uint32_t const group : {1u, 2u, 4u, 7u, 8u}) {
     CAPTURE(group);
@@ -56,19 +56,19 @@ TEST_CASE("prefill_attention: equals the host twin for groups of any size", "[at
   }
 }
 
-TEST_CASE("prefill_attention: equals the host twin over a longer prompt", "[attention]")
+TEST_CASE("prefill_attention: equals the host twin over a longer prompt", "[prefill]")
 {
   prefill_case<128, __half>{{2, 4}, {500}}.check();
   prefill_case<128, __nv_bfloat16>{{1, 2}, {1000, 3}}.check();
 }
 
-TEST_CASE("prefill_attention: f32 comes out without a second rounding", "[attention]")
+TEST_CASE("prefill_attention: f32 comes out without a second rounding", "[prefill]")
 {
   prefill_case<128, __half, float>{{1, 2}, {129}}.check();
   prefill_case<64, __nv_bfloat16, float>{{1, 2}, {70}}.check();
 }
 
-TEST_CASE("prefill_attention: finds the sequences of a large batch", "[attention]")
+TEST_CASE("prefill_attention: finds the sequences of a large batch", "[prefill]")
 {
   std::vector<int> lengths(70);
   for (std::size_t s = 0; s < lengths.size(); ++s) {
@@ -77,12 +77,12 @@ TEST_CASE("prefill_attention: finds the sequences of a large batch", "[attention
   prefill_case<64, __half>{{1, 2}, lengths}.check();
 }
 
-TEST_CASE("prefill_attention: huge logits move the maximum without loss", "[attention]")
+TEST_CASE("prefill_attention: huge logits move the maximum without loss", "[prefill]")
 {
   prefill_case<64, __half>{{1, 2}, {300}, 60.0f}.check();
 }
 
-TEST_CASE("add_importance: all queries, the last ones or a sample of them count", "[attention]")
+TEST_CASE("add_importance: all queries, the last ones or a sample of them count", "[prefill]")
 {
   prefill_case<64, __half> c{{2, 2}, {1, 2, 9, 64, 65, 150, 0}};
   for (importance_queries const counted :
@@ -96,7 +96,7 @@ TEST_CASE("add_importance: all queries, the last ones or a sample of them count"
 }
 
 TEST_CASE("add_importance: a sample that fills tiles of queries leaves no later token in",
-          "[attention]")
+          "[prefill]")
 {
   prefill_case<64, __half> c{{1, 1}, {1200}};
   for (int const every : {2, 8, 16}) {
@@ -106,7 +106,7 @@ TEST_CASE("add_importance: a sample that fills tiles of queries leaves no later 
   }
 }
 
-TEST_CASE("prefill_attention: chunks give what the whole prompt gives", "[attention][small]")
+TEST_CASE("prefill_attention: chunks give what the whole prompt gives", "[prefill][small]")
 {
   prefill_case<64, __half> c{{1, 2}, {40, 0, 70, 1}};
   for (importance_queries const counted : {importance_queries{0, 1}, importance_queries{9, 2}}) {
@@ -117,7 +117,7 @@ TEST_CASE("prefill_attention: chunks give what the whole prompt gives", "[attent
 }
 
 TEST_CASE("prefill_attention: out and lse of a query depend neither on chunks nor on the batch",
-          "[attention]")
+          "[prefill]")
 {
   prefill_case<128, __half> c{{2, 2}, {200, 0, 129, 64, 1}};
   auto const whole = c.run();
@@ -137,7 +137,7 @@ TEST_CASE("prefill_attention: out and lse of a query depend neither on chunks no
   }
 }
 
-TEST_CASE("prefill_attention: the same bits on every run", "[attention]")
+TEST_CASE("prefill_attention: the same bits on every run", "[prefill]")
 {
   prefill_case<128, __half> const c{{2, 4}, {300, 77, 512}};
   auto const first = c.run();

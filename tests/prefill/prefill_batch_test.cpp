@@ -19,7 +19,7 @@ bool counts(importance_queries const& which, int tokens, int position)
 }  // namespace
 
 TEST_CASE("importance_queries: the number of queries that count is that of a walk over all",
-          "[attention]")
+          "[prefill]")
 {
   for (int const last : {0, 1, 2, 7, 64}) {
     for (int const every : {1, 2, 3, 8, 100}) {
@@ -36,7 +36,7 @@ TEST_CASE("importance_queries: the number of queries that count is that of a wal
   }
 }
 
-TEST_CASE("query_sample: names the queries of a chunk that count, in order", "[attention]")
+TEST_CASE("query_sample: names the queries of a chunk that count, in order", "[prefill]")
 {
   for (int const last : {0, 1, 2, 7, 64}) {
     for (int const every : {1, 2, 3, 8, 100}) {

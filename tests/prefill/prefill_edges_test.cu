@@ -59,7 +59,7 @@ std::string refusal(Run const& run)
 }  // namespace
 
 TEST_CASE("prefill_attention: sliding windows and soft-caps are those of the host twin",
-          "[attention]")
+          "[prefill]")
 {
   prefill_case<64, __half> c{{1, 2}, {200, 66}};
   for (int const window : {0, 1, 2, 3, 63, 64, 65, 67, 130, 1000}) {
@@ -79,7 +79,7 @@ TEST_CASE("prefill_attention: sliding windows and soft-caps are those of the hos
   c.check();
 }
 
-TEST_CASE("prefill_attention: sampled importance inside a window", "[attention]")
+TEST_CASE("prefill_attention: sampled importance inside a window", "[prefill]")
 {
   prefill_case<64, __half> c{{1, 2}, {150}};
   c.options.sliding_window = 40;
@@ -92,7 +92,7 @@ TEST_CASE("prefill_attention: sampled importance inside a window", "[attention]"
 }
 
 TEST_CASE("prefill_attention: what is no number shows where the host twin shows it",
-          "[attention][small]")
+          "[prefill][small]")
 {
   for (int const what : {0, 1, 2, 3, 4, 5, 6}) {
     CAPTURE(what);
@@ -126,7 +126,7 @@ TEST_CASE("prefill_attention: what is no number shows where the host twin shows 
 }
 
 TEST_CASE("prefill_attention: the importance of the others stays when a query is no number",
-          "[attention]")
+          "[prefill]")
 {
   prefill_case<64, __half> c{{1, 2}, {130}};
   for (int d = 0; d < 64; ++d) { put(c.query(0, 129, 0, d), not_a_number); }
@@ -134,7 +134,7 @@ TEST_CASE("prefill_attention: the importance of the others stays when a query is
   for (float const x : c.run()[0].importances) { CHECK(std::isfinite(x)); }
 }
 
-TEST_CASE("prefill_attention: a batch of nobody launches nothing", "[attention]")
+TEST_CASE("prefill_attention: a batch of nobody launches nothing", "[prefill]")
 {
   call nobody;
   nobody.batch.capacity = 0;
@@ -144,7 +144,7 @@ TEST_CASE("prefill_attention: a batch of nobody launches nothing", "[attention]"
   prefill_case<64, __half>{{1, 1}, {0, 0}}.check();
 }
 
-TEST_CASE("prefill_attention: what cannot be is refused by name", "[attention]")
+TEST_CASE("prefill_attention: what cannot be is refused by name", "[prefill]")
 {
   auto const refused = [](auto const& change, auto const& run) {
     call c;
@@ -177,7 +177,7 @@ TEST_CASE("prefill_attention: what cannot be is refused by name", "[attention]")
   CHECK_THAT(refused([](call& c) { c.counted.last = -1; }, finish), contains("last"));
 }
 
-TEST_CASE("prefill_attention: a captured graph serves other lengths", "[attention]")
+TEST_CASE("prefill_attention: a captured graph serves other lengths", "[prefill]")
 {
   constexpr std::uint32_t heads = 2;
   constexpr int dim = 64, tokens = 300;

@@ -101,7 +101,7 @@ void are_same_on_both_paths(prefill_case<HeadDim, __half> c)
 
 }  // namespace
 
-TEST_CASE("prefill_path: the host knows which code the program has for this GPU", "[attention]")
+TEST_CASE("prefill_path: the host knows which code the program has for this GPU", "[prefill]")
 {
   test::device_array<int> const answer{1};
   has_warpgroup_products_kernel<<<1, 1>>>(answer.data());
@@ -113,7 +113,7 @@ TEST_CASE("prefill_path: the host knows which code the program has for this GPU"
   CHECK(detail::has_hopper_body(detail::importance_hopper_kernel<__half, 64, 128>) == has);
 }
 
-TEST_CASE("prefill_path: both equal the host twin over lengths around their tiles", "[attention]")
+TEST_CASE("prefill_path: both equal the host twin over lengths around their tiles", "[prefill]")
 {
   prefill_case<64, __half>{{1, 2}, edges}.check();
   prefill_case<128, __half>{{2, 1}, edges}.check();
@@ -121,7 +121,7 @@ TEST_CASE("prefill_path: both equal the host twin over lengths around their tile
   prefill_case<64, __nv_bfloat16>{{1, 1}, edges}.check();
 }
 
-TEST_CASE("prefill_path: both equal the host twin for groups of any size", "[attention]")
+TEST_CASE("prefill_path: both equal the host twin for groups of any size", "[prefill]")
 {
   for (std::uint32_t const group : {1u, 3u, 5u, 7u, 8u}) {
     CAPTURE(group);
@@ -132,7 +132,7 @@ TEST_CASE("prefill_path: both equal the host twin for groups of any size", "[att
   }
 }
 
-TEST_CASE("prefill_path: chunks of several prompts, and samples of their queries", "[attention]")
+TEST_CASE("prefill_path: chunks of several prompts, and samples of their queries", "[prefill]")
 {
   prefill_case<128, __half> c{{2, 2}, {333, 0, 193, 64, 1, 257}};
   for (int const chunk : {0, 50, 128, 190}) {
@@ -146,7 +146,7 @@ TEST_CASE("prefill_path: chunks of several prompts, and samples of their queries
   }
 }
 
-TEST_CASE("prefill_path: a longer prompt moves its reference, whatever the reach", "[attention]")
+TEST_CASE("prefill_path: a longer prompt moves its reference, whatever the reach", "[prefill]")
 {
   for (float const reach : {0.01f, 4.0f, 60.0f}) {
     CAPTURE(reach);
@@ -154,7 +154,7 @@ TEST_CASE("prefill_path: a longer prompt moves its reference, whatever the reach
   }
 }
 
-TEST_CASE("prefill_path: what would take the host twin minutes is the same on both", "[attention]")
+TEST_CASE("prefill_path: what would take the host twin minutes is the same on both", "[prefill]")
 {
   // More items than one round has; heads in two sections; an item a CTA, at once and in chunks.
   are_same_on_both_paths(prefill_case<64, __half>{{8, 4}, {3000, 700, 1, 300}});
@@ -165,7 +165,7 @@ TEST_CASE("prefill_path: what would take the host twin minutes is the same on bo
 }
 
 TEST_CASE("prefill_path: bits depend neither on the run nor on the batch nor on chunks",
-          "[attention]")
+          "[prefill]")
 {
   prefill_case<64, __half> c{{2, 2}, {400, 0, 193, 64, 1}};
   prefill_case<64, __half> alone{{2, 2}, {400}};  // the same numbers
@@ -187,7 +187,7 @@ TEST_CASE("prefill_path: bits depend neither on the run nor on the batch nor on 
   }
 }
 
-TEST_CASE("prefill_path: what is no number shows where the host twin shows it", "[attention]")
+TEST_CASE("prefill_path: what is no number shows where the host twin shows it", "[prefill]")
 {
   for (float const what : {std::nanf(""), INFINITY}) {
     for (int const token : {0, 63, 64, 100, 127, 128, 190, 192, 255, 299}) {
@@ -209,7 +209,7 @@ TEST_CASE("prefill_path: what is no number shows where the host twin shows it", 
   }
 }
 
-TEST_CASE("add_importance: probabilities that are not finite are left out", "[attention]")
+TEST_CASE("add_importance: probabilities that are not finite are left out", "[prefill]")
 {
   constexpr int tokens = 300;
   importance_of_lse<128> const prompt{tokens};
