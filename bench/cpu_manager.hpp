@@ -9,7 +9,7 @@
 //! It is meant to be fair: threads stay and spin between claims instead of being woken, what they share
 //! lies in pinned memory, and the transfers are the fewest possible: one up, and down only what the
 //! device needs.
-#include <diffkv/core/cuda_error.hpp>
+#include <diffkv/core/device_memory.hpp>
 #include <diffkv/host/claim.hpp>
 
 #include <atomic>
@@ -18,22 +18,6 @@
 #include <vector>
 
 namespace bench {
-
-//! Pinned host memory.
-struct pinned_resource {
-  static constexpr bool is_host_accessible = true;
-
-  [[nodiscard]] void* allocate(std::size_t bytes, std::size_t)
-  {
-    void* p = nullptr;
-    DIFFKV_CUDA_TRY(cudaMallocHost(&p, bytes));
-    return p;
-  }
-  void deallocate(void* p, std::size_t, std::size_t) noexcept
-  {
-    static_cast<void>(cudaFreeHost(p));
-  }
-};
 
 //! Threads that wait for work by spinning; the caller is one of them.
 class spinning_threads {

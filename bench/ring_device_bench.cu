@@ -192,7 +192,7 @@ void claim_by_cpu_manager(benchmark::State& state)
   if (!work.equals(work.capacity, by_manager) || !work.equals(work.total / 2, by_manager)) {
     return state.SkipWithError("the CPU manager answers otherwise");
   }
-  using pinned = bench::pinned_resource;
+  using pinned = diffkv::cuda_pinned_resource;
   free_ring<> ring{work.capacity, false};
   buffer<std::uint32_t, pinned> demand(work.demand.size());
   buffer<std::uint64_t, pinned> offsets(work.demand.size());

@@ -13,26 +13,10 @@
 
 namespace llama3 {
 
-//! Page-locked host memory: both processors reach it, copies from it need not wait.
-struct pinned_resource {
-  static constexpr bool is_host_accessible = true;
-
-  [[nodiscard]] void* allocate(std::size_t bytes, std::size_t)
-  {
-    void* p = nullptr;
-    DIFFKV_CUDA_TRY(cudaMallocHost(&p, bytes));
-    return p;
-  }
-  void deallocate(void* p, std::size_t, std::size_t) noexcept
-  {
-    static_cast<void>(cudaFreeHost(p));
-  }
-};
-
 template <class T>
 using device_array = diffkv::buffer<T, diffkv::cuda_async_resource>;
 template <class T>
-using pinned_array = diffkv::buffer<T, pinned_resource>;
+using pinned_array = diffkv::buffer<T, diffkv::cuda_pinned_resource>;
 
 //! `size` elements in device memory, not written to yet; ordered in `stream`.
 template <class T>

@@ -3,7 +3,7 @@
 #pragma once
 
 //! @file
-//! Memory of a GPU as a memory resource, and which device a stream belongs to.
+//! Memory of a GPU, and host memory that it reaches, as memory resources; which device a stream is of.
 //! Read before this: core/memory.hpp, core/cuda_error.hpp.  Read next: policy/thresholds.hpp.
 #include <diffkv/core/cuda_error.hpp>  // DIFFKV_CUDA_TRY
 #include <diffkv/core/memory.hpp>      // the contract
@@ -60,6 +60,23 @@ struct cuda_async_resource {
   }
 };
 static_assert(is_memory_resource_v<cuda_async_resource>);
+
+//! Page-locked host memory: both processors reach it, and copies from it need not wait.
+struct cuda_pinned_resource {
+  static constexpr bool is_host_accessible = true;
+
+  [[nodiscard]] void* allocate(std::size_t bytes, std::size_t)  // aligned to a page
+  {
+    void* p = nullptr;
+    DIFFKV_CUDA_TRY(cudaMallocHost(&p, bytes));
+    return p;
+  }
+  void deallocate(void* p, std::size_t, std::size_t) noexcept
+  {
+    static_cast<void>(cudaFreeHost(p));
+  }
+};
+static_assert(is_memory_resource_v<cuda_pinned_resource>);
 
 namespace detail {
 
