@@ -11,6 +11,7 @@
 #include <diffkv/cache/sequence_usage.hpp>
 #include <diffkv/pool/claim_request.hpp>
 #include <diffkv/table/batch_ref.hpp>
+#include <diffkv/table/cache_ref.hpp>
 
 #include <cuda_fp16.h>
 #include <cuda_runtime_api.h>
@@ -46,6 +47,8 @@ class device_cache {
   virtual ~device_cache() = default;
 
   [[nodiscard]] virtual diffkv::cache_options const& options() const = 0;
+  //! Handles of all that lies in device memory.
+  [[nodiscard]] virtual diffkv::cache_ref ref() = 0;
 
   //! Claims pages for prompts; those that there is no room for are named in `refusals`.
   virtual void admit(prompt_batch const& prompts, diffkv::refusals_ref refusals,

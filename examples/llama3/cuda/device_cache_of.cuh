@@ -67,6 +67,7 @@ class device_cache_of final : public device_cache {
   }
 
   [[nodiscard]] diffkv::cache_options const& options() const override { return cache_.options(); }
+  [[nodiscard]] diffkv::cache_ref ref() override { return cache_.ref(); }
 
   void admit(prompt_batch const& prompts, diffkv::refusals_ref refusals,
              cudaStream_t stream) override

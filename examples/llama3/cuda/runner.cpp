@@ -34,9 +34,12 @@ runner::runner(device_model& of, std::unique_ptr<device_cache> cache,
     stream_{of.stream()},
     events_(depth)
 {
+  // Cleared: places of a batch behind its last sequence are read, though not used, and tools that
+  // look for memory that nobody has written to do not see what cuBLAS writes.
   auto const make = [&](auto& array, std::int64_t size) {
     using element = std::remove_pointer_t<decltype(array.data())>;
     array         = make_array<element>(size, stream_);
+    DIFFKV_CUDA_TRY(cudaMemsetAsync(array.data(), 0, array.size() * sizeof(element), stream_));
   };
   std::int64_t const slots = setup.num_slots;
   std::int64_t const rows  = most_rows();
@@ -55,9 +58,6 @@ runner::runner(device_model& of, std::unique_ptr<device_cache> cache,
   make(step_number_, 1);
   reported_tokens_ = pinned_array<token_id>{as_size(depth * most_rows())};
   reported_pages_  = pinned_array<std::uint64_t>{as_size(depth)};
-  // Tools that look for memory that nobody has written to do not see what cuBLAS writes.
-  DIFFKV_CUDA_TRY(cudaMemsetAsync(logits_.data(), 0, logits_.size() * sizeof(logits_[0]), stream_));
-  DIFFKV_CUDA_TRY(cudaMemsetAsync(step_number_.data(), 0, sizeof(std::uint32_t), stream_));
 }
 
 runner::~runner() { static_cast<void>(cudaStreamSynchronize(stream_)); }

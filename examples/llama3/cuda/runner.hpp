@@ -59,6 +59,8 @@ class runner final : public batch_runner {
   //! [sequences, vocab_size] of the last step or prompts, in device memory.
   [[nodiscard]] float const* logits() const noexcept { return logits_.data(); }
   [[nodiscard]] diffkv::cache_options const& cache_options() const { return cache_->options(); }
+  //! Handles of what lies in device memory.
+  [[nodiscard]] diffkv::cache_ref cache_ref() { return cache_->ref(); }
   [[nodiscard]] diffkv::sequence_usage usage(std::uint32_t slot);
 
  private:

@@ -25,6 +25,7 @@ class partial_cache final : public device_cache {
   void use(cache_parts const& parts) noexcept { parts_ = parts; }
 
   [[nodiscard]] diffkv::cache_options const& options() const override { return whole_->options(); }
+  [[nodiscard]] diffkv::cache_ref ref() override { return whole_->ref(); }
   void admit(prompt_batch const& prompts, diffkv::refusals_ref refusals,
              cudaStream_t stream) override
   {

@@ -14,26 +14,8 @@
 #include <diffkv/attention/decode_warp.cuh>
 #include <diffkv/core/launch.cuh>
 
-#include <cstring>  // memcpy
-
 namespace diffkv {
 namespace detail {
-
-//! A part of the plan, past the first-level cache.
-template <class Part>
-[[nodiscard]] __device__ Part load_plan(Part const& part) noexcept
-{
-  static_assert(sizeof(Part) % sizeof(uint4) == 0);
-  constexpr int num_words = sizeof(Part) / sizeof(uint4);
-  uint4 words[num_words];
-#pragma unroll
-  for (int i = 0; i < num_words; ++i) {
-    words[i] = __ldcg(reinterpret_cast<uint4 const*>(&part) + i);
-  }
-  Part loaded;
-  memcpy(&loaded, words, sizeof loaded);
-  return loaded;
-}
 
 template <class Traits, class T, class Out>
 DIFFKV_KERNEL void __launch_bounds__(Traits::warps * 32, 1)
@@ -46,8 +28,8 @@ DIFFKV_KERNEL void __launch_bounds__(Traits::warps * 32, 1)
   // Nothing starts before the plan's kernel has ended (wait_for_previous_alone), so the plan, and
   // the page table, which is written before it, may be read before the kernel in front has ended;
   // pages and queries, which that one may write, may not.
-  warp_range const range     = load_plan(p.ranges[blockIdx.x * warps + warp]);
-  planned_layer const totals = load_plan(*p.totals);
+  warp_range const range     = load_uncached(p.ranges[blockIdx.x * warps + warp]);
+  planned_layer const totals = load_uncached(*p.totals);
   decode_place<Traits> const place{&cta, shared, warp, warps};
   decode_warp<Traits, T, Out> self{p, place, fragment_lane::of_thread()};
   if (self.at.lane < 2) { cta.parts[2 * warp + self.at.lane].index = row_part::none; }

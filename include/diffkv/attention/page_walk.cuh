@@ -7,6 +7,7 @@
 //! Read before this: attention/row_output.cuh.  Read next: attention/row_merge.cuh.
 #include <diffkv/attention/page_stream.cuh>
 #include <diffkv/attention/row_output.cuh>
+#include <diffkv/core/launch.cuh>  // load_uncached
 
 namespace diffkv::detail {
 
@@ -189,18 +190,15 @@ struct page_walk {
   }
   [[nodiscard]] __device__ planned_row row_at(std::uint32_t i) const noexcept
   {
-    uint4 const bits = __ldcg(reinterpret_cast<uint4 const*>(p.rows + i));
-    return {bits.x, bits.y, bits.z, static_cast<std::uint16_t>(bits.w & 0xFFFFu),
-            static_cast<std::uint16_t>(bits.w >> 16)};
+    return load_uncached(p.rows[i]);
   }
   [[nodiscard]] __device__ page_id id_at(planned_row const& r, std::uint32_t i) const noexcept
   {
     std::uint32_t const high = pages_for<high_tile>(r.high);
     bool const is_high       = i < high;
     if (!is_high && i - high >= pages_for<low_tile>(r.low)) { return no_page; }
-    page_id const& entry =
-      p.table.entry(r.row, is_high ? tier::high : tier::low, is_high ? i : i - high);
-    return page_id{__ldcg(reinterpret_cast<std::uint32_t const*>(&entry))};
+    return load_uncached(
+      p.table.entry(r.row, is_high ? tier::high : tier::low, is_high ? i : i - high));
   }
   //! Of the n-th page from the cursor on.  @pre cursor < 32, n < 32
   [[nodiscard]] __device__ page_id id_of(std::uint32_t n) const noexcept

@@ -68,12 +68,13 @@ struct append_target {
     // Read beside the count: there are `capacity` of them.
     target.slot = batch.slots[work.sequence];
     if (work.sequence >= batch.size()) { return target; }
+    // May be read before waiting.
     std::size_t const row = cache.shape.row(target.slot, layer, work.head);
-    target.position       = cache.layer(target.slot, layer).num_tokens - 1;
-    slot_index const at   = cache.state.rows[row].append_slot;
+    target.position       = load_uncached(cache.layer(target.slot, layer).num_tokens) - 1;
+    slot_index const at   = load_uncached(cache.state.rows[row].append_slot);
     target.served         = at != no_slot;
     if (target.served && wants_page) {
-      target.page  = cache.table.entry(row, tier::high, at / tokens_per_page);
+      target.page  = load_uncached(cache.table.entry(row, tier::high, at / tokens_per_page));
       target.token = static_cast<int>(at % tokens_per_page);
     }
     return target;

@@ -271,7 +271,7 @@ DIFFKV_KERNEL void __launch_bounds__(Tuning::apply_threads)
   std::size_t const index   = cache.shape.row(tile.slot, 0, 0) + r;
   bool const has_row        = threadIdx.x < tile.rows && tile.sequence < count;
   row_state state{};
-  if (has_row) { state = cache.state.rows[index]; }
+  if (has_row) { state = load_uncached(cache.state.rows[index]); }
   wait_for_previous();
   if (tile.sequence >= count) { return; }
 

@@ -10,8 +10,11 @@
 #include <cuda_runtime.h>  // cudaLaunchKernelEx
 
 #include <cstddef>
+#include <cstdint>
+#include <cstring>  // memcpy
 #include <initializer_list>
 #include <string>
+#include <type_traits>
 
 namespace diffkv::detail {
 
@@ -51,6 +54,23 @@ __device__ inline void wait_for_previous_alone() noexcept
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
   cudaGridDependencySynchronize();
 #endif
+}
+
+//! Reads what a kernel before the one in front has written, past the first-level cache: for reads that do
+//! not wait for the kernel in front.
+template <class Value>
+[[nodiscard]] __device__ Value load_uncached(Value const& from) noexcept
+{
+  static_assert(std::is_trivially_copyable_v<Value> && sizeof(Value) % 4 == 0);
+  using word = std::conditional_t<alignof(Value) % 16 == 0, uint4, std::uint32_t>;
+  word words[sizeof(Value) / sizeof(word)];
+#pragma unroll
+  for (unsigned i = 0; i < sizeof(Value) / sizeof(word); ++i) {
+    words[i] = __ldcg(reinterpret_cast<word const*>(&from) + i);
+  }
+  Value value;
+  memcpy(&value, words, sizeof value);
+  return value;
 }
 
 //! A stream, and the function that launches into it: a failure names its caller, not `launch`.

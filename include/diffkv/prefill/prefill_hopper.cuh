@@ -190,6 +190,7 @@ class prefill_hopper_cta {
     take_turn(i);
     pass_turn(i);
     exchange_.values.full(block.stage).wait(block.parity);
+    __syncwarp();  // all have seen both tiles
     release(exchange_.keys.free(block.stage));
     release(exchange_.values.free(block.stage));
     if (n == 0) { release(exchange_.queries.free(0)); }

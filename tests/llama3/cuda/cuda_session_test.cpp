@@ -1,6 +1,6 @@
 // SPDX-FileCopyrightText: 2026 The diffkv authors
 // SPDX-License-Identifier: Apache-2.0
-#include <algorithm>
+#include <algorithm>  // fill
 #include <cmath>
 #include <cstdlib>  // getenv
 #include <filesystem>
@@ -16,6 +16,7 @@
 #include "llama3/cuda/cuda_device.hpp"
 #include "llama3/cuda/cuda_session.hpp"
 #include "llama3/cuda/device_cache_kind.hpp"
+#include "llama3/cuda/logit_distance.hpp"
 #include "llama3/cuda/tiny_on_device.hpp"
 #include "llama3/sampler.hpp"
 #include "support/catch.hpp"
@@ -29,24 +30,6 @@ using namespace llama3;
 using namespace llama3::test;
 using diffkv::test::contains;
 
-double largest_difference(std::vector<float> const& a, std::vector<float> const& b)
-{
-  REQUIRE(a.size() == b.size());
-  double largest = 0.0;
-  for (std::size_t i = 0; i < a.size(); ++i) {
-    double const d = std::abs(static_cast<double>(a[i]) - b[i]);
-    largest        = d <= largest ? largest : d;  // a NaN stays
-  }
-  return largest;
-}
-
-//! By how much the logit of `id` is below the best one.
-double behind(std::vector<float> const& logits, token_id id)
-{
-  return static_cast<double>(*std::max_element(logits.begin(), logits.end())) -
-         logits[static_cast<std::size_t>(id)];
-}
-
 std::filesystem::path real_model()
 {
   char const* const parent = std::getenv("DIFFKV_MODELS");
@@ -55,7 +38,8 @@ std::filesystem::path real_model()
 }
 }  // namespace
 
-TEST_CASE("cuda_session: with 16-bit pages logits are those of the CPU", "[llama3][small][cublas]")
+TEST_CASE("cuda_session: with 16-bit pages logits are those of the CPU",
+          "[llama3][small][many-steps]")
 {
   tiny_on_device const model_files;
   auto const files = model_files.files();
@@ -116,7 +100,7 @@ TEST_CASE("cuda_session: compressed pages give the CPU's distributions and tiers
 }
 
 TEST_CASE("cuda_session: a replayed graph gives the bits of plain launches",
-          "[llama3][small][cublas]")
+          "[llama3][small][many-steps]")
 {
   tiny_on_device const model_files;
   gpu_stream stream;
@@ -136,7 +120,7 @@ TEST_CASE("cuda_session: a replayed graph gives the bits of plain launches",
   CHECK(graphs.usage().pages == launches.usage().pages);
 }
 
-TEST_CASE("cuda_session: refuses what cannot be, and goes on", "[llama3][small][cublas]")
+TEST_CASE("cuda_session: refuses what cannot be, and goes on", "[llama3][small]")
 {
   tiny_on_device const model_files;
   auto const device = open_cuda_device(model_files.made.config, model_files.files(), 64);
@@ -154,20 +138,25 @@ TEST_CASE("cuda_session: refuses what cannot be, and goes on", "[llama3][small][
                   std::invalid_argument);  // there is no code for k = 2
 }
 
-TEST_CASE("cuda_session: a sequence ends at the session's length", "[llama3][small][cublas]")
+TEST_CASE("cuda_session: a sequence ends at the session's length", "[llama3][small]")
 {
   tiny_on_device const model_files;
   auto const device = open_cuda_device(model_files.made.config, model_files.files(), 64);
-  auto const cuda   = device->make_session(uncompressed_settings(), 22, {});
-  static_cast<void>(cuda->prompt(model_files.ids(20, 1)));
-  static_cast<void>(cuda->decode(5));
-  static_cast<void>(cuda->decode(6));
-  CHECK_THROWS_AS(cuda->decode(7), std::invalid_argument);
-  CHECK(cuda->usage().num_tokens == 22);
+  for (auto const& settings : {uncompressed_settings(), mixed(4)}) {
+    bool const is_16_bit = settings.score_every == 0;
+    auto const cuda =
+      device->make_session(settings, 46, is_16_bit ? std::vector<float>{} : model_files.offsets());
+    static_cast<void>(cuda->prompt(model_files.ids(40, 1)));
+    for (token_id const id : model_files.ids(6, 2)) { static_cast<void>(cuda->decode(id)); }
+    CHECK_THROWS_AS(cuda->decode(7), std::invalid_argument);
+    auto const usage = cuda->usage();
+    CHECK(usage.num_tokens == 46);
+    CHECK(usage.high_tokens + usage.low_tokens == 46 * 6);
+    CHECK((usage.low_tokens > 0) == !is_16_bit);
+  }
 }
 
-TEST_CASE("cuda_session: a prompt that failed midway gives its pages back",
-          "[llama3][small][cublas]")
+TEST_CASE("cuda_session: a prompt that failed midway gives its pages back", "[llama3][small]")
 {
   tiny_on_device const model_files;
   auto const device = open_cuda_device(model_files.made.config, model_files.files(), 64);
@@ -180,7 +169,7 @@ TEST_CASE("cuda_session: a prompt that failed midway gives its pages back",
   CHECK(cuda->prompt(ids) == first);
 }
 
-TEST_CASE("cuda_session: a model whose output is broken is reported", "[llama3][small][cublas]")
+TEST_CASE("cuda_session: a model whose output is broken is reported", "[llama3][small]")
 {
   tiny_on_device model_files;
   auto& norm = model_files.made.tensors.at("model.norm.weight").values;
@@ -232,151 +221,6 @@ TEST_CASE("cuda_device: calibration gives the CPU's mean keys", "[llama3]")
   auto const ids    = model_files.ids(300, 4);
   auto const device = open_cuda_device(model_files.made.config, files, 300);
   CHECK(largest_difference(calibrate(of, ids, threads), device->calibrate(ids)) < 2e-3);
-}
-
-TEST_CASE("runner: a sequence's tokens are those that it gets alone", "[llama3]")
-{
-  tiny_on_device const model_files;
-  gpu_stream stream;
-  constexpr int slots = 11, longest = 160, tokens = 40;
-  device_cache_setup setup;
-  setup.num_slots     = slots;
-  setup.max_tokens    = longest;
-  setup.prompts       = 4;
-  setup.prompt_tokens = 300;
-  device_model of{model_files.made.config,
-                  upload(load_weights(model_files.made.config, model_files.files()), stream.get()),
-                  longest, 300, stream.get()};
-  runner all{of,
-             make_device_cache(of.config(), mixed(4), setup, model_files.offsets(), stream.get()),
-             setup, of.config().vocab_size};
-  std::vector<prompt_request> prompts;
-  std::vector<std::uint32_t> batch;
-  for (std::uint32_t s = 0; s < slots; ++s) {
-    prompts.push_back({s, model_files.ids(1 + 11 * static_cast<int>(s), s), {}});
-    batch.push_back(s);
-  }
-  std::vector<std::vector<token_id>> said(slots);
-  for (std::size_t s = 0; s < slots; s += 3) {
-    auto const end   = std::min<std::size_t>(s + 3, slots);
-    auto const first = all.read_prompts({prompts.begin() + static_cast<std::ptrdiff_t>(s),
-                                         prompts.begin() + static_cast<std::ptrdiff_t>(end)});
-    for (std::size_t i = 0; i < first.size(); ++i) { said[s + i].push_back(first[i].value()); }
-  }
-  std::rotate(batch.begin(), batch.begin() + 3, batch.end());
-  for (int t = 0; t < tokens; t += 2) {  // two steps ahead of the host
-    all.step(batch);
-    all.step(batch);
-    for (int i = 0; i < 2; ++i) {
-      auto const result = all.collect();
-      for (std::size_t b = 0; b < batch.size(); ++b) {
-        said[batch[b]].push_back(result.tokens[b].value());
-      }
-    }
-  }
-  cuda_session alone{of, mixed(4), longest, model_files.offsets()};
-  for (std::size_t s = 0; s < slots; ++s) {
-    double worst = 0.0;
-    auto logits  = alone.prompt(prompts[s].ids);
-    for (token_id const id : said[s]) {
-      worst  = std::max(worst, behind(logits, id));
-      logits = alone.decode(id);
-    }
-    INFO(s);
-    CHECK(worst < 0.05);
-  }
-  all.release(batch);
-  CHECK(all.free_pages() == all.num_pages());
-}
-
-TEST_CASE("runner: a sequence whose step is refused goes on as if nothing had been",
-          "[llama3][small][cublas]")
-{
-  tiny_on_device const model_files;
-  gpu_stream stream;
-  constexpr int longest = 200, together = 500;
-  device_model of{model_files.made.config,
-                  upload(load_weights(model_files.made.config, model_files.files()), stream.get()),
-                  longest, together, stream.get()};
-  device_cache_setup setup;
-  setup.num_slots       = 8;
-  setup.max_tokens      = longest;
-  setup.prompts         = 5;
-  setup.prompt_tokens   = together;
-  auto const runner_for = [&](std::uint64_t pool_bytes) {
-    setup.pool_bytes = pool_bytes;
-    auto cache = make_device_cache(of.config(), uncompressed_settings(), setup, {}, stream.get());
-    return std::make_unique<runner>(of, std::move(cache), setup, of.config().vocab_size);
-  };
-  auto const roomy = runner_for(0);
-  auto const tiers = diffkv::tiers_of(roomy->cache_options());
-  // Prompts that fill their pages: the next token takes a page more in each row.
-  auto const length = static_cast<int>(tiers.tokens_per_page(diffkv::tier::high));
-  REQUIRE(5 * length <= together);
-  std::uint64_t const of_prompt = roomy->most_pages(length);
-  std::uint64_t const more      = roomy->most_pages(length + 1) - of_prompt;
-  REQUIRE(more > 0);
-  auto const tight = runner_for((5 * of_prompt + 2 * more) * tiers.high.page_bytes);
-
-  std::vector<std::uint32_t> const batch{5, 1, 6, 3, 0};  // as many as no graph is captured for
-  std::vector<std::uint32_t> const first{5, 1}, rest{6, 3, 0};
-  std::vector<prompt_request> prompts;
-  for (std::uint32_t const slot : batch) {
-    prompts.push_back({slot, model_files.ids(length, slot), {}});
-  }
-  auto const begun = roomy->read_prompts(prompts);
-  CHECK(tight->read_prompts(prompts) == begun);
-  REQUIRE(tight->free_pages() == 2 * more);
-
-  tight->step(batch);  // pages for two of them
-  auto const refused = tight->collect();
-  for (std::size_t b = 0; b < batch.size(); ++b) {
-    INFO(b);
-    CHECK(refused.tokens[b].has_value() == (b < first.size()));
-  }
-  CHECK(refused.free_pages == 0);
-  tight->release(first);
-  roomy->release(first);
-
-  auto const logits_of = [&](runner const& r) {
-    return to_host(r.logits(), rest.size() * static_cast<std::size_t>(of.config().vocab_size),
-                   stream.get());
-  };
-  for (int t = 0; t < 5; ++t) {
-    INFO(t);
-    tight->step(rest);
-    roomy->step(rest);
-    auto const got      = tight->collect();
-    auto const expected = roomy->collect();
-    CHECK(got.tokens == expected.tokens);
-    CHECK(got.tokens.back().has_value());
-    CHECK(logits_of(*tight) == logits_of(*roomy));  // to the bit
-    for (std::uint32_t const slot : rest) {
-      CHECK(tight->usage(slot).num_tokens == length + t + 1);
-    }
-  }
-}
-
-TEST_CASE("runner: calls that cannot be are refused, and what was launched is collected",
-          "[llama3][small][cublas]")
-{
-  tiny_on_device const model_files;
-  auto const device =
-    open_cuda_device(model_files.made.config, model_files.files(), 64);  // tokens at once
-  auto const runs = device->make_runner(mixed(4), {2, 40, 200, 0}, model_files.offsets());
-  auto const of   = [&](std::uint32_t slot, int length) {
-    return prompt_request{slot, model_files.ids(length, slot), {}};
-  };
-  CHECK_THROWS_AS(runs->read_prompts({of(0, 1), of(1, 1), of(2, 1)}), diffkv::invalid_argument);
-  CHECK_THROWS_AS(runs->read_prompts({of(0, 33), of(1, 32)}), diffkv::invalid_argument);
-  REQUIRE(runs->read_prompts({of(0, 32), of(1, 32)}).size() == 2);
-  CHECK_THROWS_AS(runs->step({0, 1, 0}), diffkv::invalid_argument);
-  runs->step({0, 1});
-  CHECK_THROWS_AS(runs->release({1}), diffkv::invalid_argument);
-  CHECK_THROWS_AS(runs->read_prompts({of(0, 1)}), diffkv::invalid_argument);
-  CHECK(runs->collect().tokens.size() == 2);
-  runs->release({0, 1});
-  CHECK(runs->free_pages() == runs->num_pages());
 }
 
 TEST_CASE("cuda_session: SmolLM2-135M says what the CPU says, or the two are close to a tie",
