@@ -31,7 +31,7 @@ struct decode_warp {
   row_queries<Traits> queries;
   row_accumulator<Traits> sums;
 
-  //! Has the queries of a row come closer.  @return see touch_share
+  //! Has the queries of a row, and the key offset, come closer.  @return see touch_share
   [[nodiscard]] __device__ std::uint32_t touch_queries(target_type const& target) const noexcept
   {
     using share             = typename row_queries<Traits>::high_type::share;
@@ -40,6 +40,9 @@ struct decode_warp {
     for (int s = 0; s < sets; ++s) {
       int const h = 4 * s + at.lane / 8;
       if (target.has(h)) { something ^= touch_share<share>(target.query(h), at.lane % 8); }
+    }
+    if constexpr (Traits::centred) {
+      something ^= touch_share<share>(target.key_offset(), at.lane % 8);
     }
     return something;
   }
@@ -58,13 +61,15 @@ struct decode_warp {
       int const h       = 4 * s + at.lane / 8;
       int const owner   = at.lane % 8;
       bool const exists = target.has(h);
+      // The offset first: it is not converted, so nothing waits between the two.
+      float c[Traits::centred ? share::elements : 1];
+      if constexpr (Traits::centred) {
+        if (wants_offset) { load_share<share>(target.key_offset(), p.whole_offsets, owner, c); }
+      }
       float x[share::elements];
       load_share<share>(exists ? target.query(h) : nullptr, p.whole_queries, owner, x);
       if constexpr (Traits::centred) {
         if (wants_offset) {
-          float c[share::elements];
-          load_share<share>(p.key_offsets + std::size_t{target.head} * Traits::head_dim,
-                            p.whole_offsets, owner, c);
           float product = 0.0f;
 #pragma unroll
           for (int e = 0; e < share::elements; ++e) { product = fmaf(x[e], c[e], product); }

@@ -75,6 +75,10 @@ struct row_target {
   {
     return p.query.at(static_cast<std::ptrdiff_t>(sequence), q_head(h));
   }
+  [[nodiscard]] __device__ float const* key_offset() const noexcept
+  {
+    return p.key_offsets + std::size_t{head} * Traits::head_dim;
+  }
   [[nodiscard]] __device__ Out* out(int h) const noexcept
   {
     return p.out.at(static_cast<std::ptrdiff_t>(sequence), q_head(h));
