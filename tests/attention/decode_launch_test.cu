@@ -11,6 +11,7 @@
 
 #include "attention/edges_case.cuh"
 #include "support/device_memory.hpp"
+#include "support/spin.cuh"
 
 namespace {
 
@@ -37,7 +38,88 @@ void fill_ragged(mixed_case& c, std::uint32_t longest)
   }
 }
 
+//! What kernels in front of attention write, and what it is before.
+struct late_writes {
+  std::byte const* pages;  //!< a copy of the pool as it shall be
+  __half const* queries;   //!< the same of all queries
+  __half* query_memory;
+  std::size_t num_queries;  //!< elements
+};
+
+//! Lets attention start, and writes what it needs long after: the queries, and the pages where the tokens
+//! of the step go.  @threads one CTA
+__global__ void write_late_kernel(cache_ref const cache, late_writes const what,
+                                  std::uint64_t nanoseconds)
+{
+  detail::let_next_start();
+  test::spin(nanoseconds);
+  for (std::size_t i = threadIdx.x; i < what.num_queries; i += blockDim.x) {
+    what.query_memory[i] = what.queries[i];
+  }
+  for (std::size_t row = 0; row < cache.shape.num_rows(); ++row) {
+    slot_index const at = cache.state.rows[row].append_slot;
+    if (at == no_slot) { continue; }
+    auto const id = static_cast<std::size_t>(cache.table.entry(row, tier::high, at / high_page));
+    for (std::size_t i = threadIdx.x; i < cache.pool.page_bytes; i += blockDim.x) {
+      cache.pool.base[id * cache.pool.page_bytes + i] = what.pages[id * cache.pool.page_bytes + i];
+    }
+  }
+}
+
 }  // namespace
+
+TEST_CASE("decode_attention: waits for the queries and the tokens that the kernel in front writes",
+          "[attention][small]")
+{
+  constexpr std::uint32_t slots = 3, heads = 4;
+  mixed_case c{test::decode_parts<mixed>(slots, heads, 4, 1500)};
+  for (std::uint32_t slot = 0; slot < slots; ++slot) {
+    std::vector<tier_counts> tokens(heads);
+    for (tier_counts& t : tokens) { t = {1 + c.numbers().below(500), c.numbers().below(1000)}; }
+    test::fill_rows(c.host().context(), slot, 0, tokens, c.numbers());
+  }
+  cache_ref const& host   = c.host().ref();
+  std::size_t const bytes = std::size_t{host.pool.num_pages} * host.pool.page_bytes;
+  auto const query        = c.queries(slots, -2.0f, 2.0f);
+  test::device_array<std::byte> const good{host.pool.base, bytes};
+  for (decode_grid const grid : {decode_grid{}, decode_grid{1, 1}, decode_grid{1, 8},
+                                 decode_grid{7, 3}, decode_grid{40, 8}}) {
+    for (std::size_t row = 0; row < host.shape.num_rows(); ++row) {
+      row_state& state = host.state.rows[row];
+      state.append_slot =
+        c.numbers().below(5) == 0 ? no_slot : c.numbers().below(state.tokens.high);
+    }
+    c.upload();
+    cache_ref const& at = c.on_device();
+    test::decode_call call;
+    call.capacity       = slots;
+    call.grid           = grid;
+    auto attention      = c.attention(call);
+    auto const expected = attention.run({1, 2, 0}, query);
+    auto const errors   = c.errors(expected, {1, 2, 0}, query);
+    CHECK(errors.out <= test::bounds_of_codes.out);
+
+    auto const& queries    = attention.query_memory();
+    std::size_t const size = queries.size() * sizeof(__half);
+    test::device_array<__half> const good_queries{queries.size()};
+    check(cudaMemcpy(good_queries.data(), queries.data(), size, cudaMemcpyDeviceToDevice), "copy");
+    check(cudaMemset(queries.data(), 0xFF, size), "cudaMemset");
+    for (std::size_t row = 0; row < host.shape.num_rows(); ++row) {
+      slot_index const slot = host.state.rows[row].append_slot;
+      if (slot == no_slot) { continue; }
+      page_id const id = host.table.entry(row, tier::high, slot / high_page);
+      check(cudaMemset(at.pool.page(id), 0xFF, at.pool.page_bytes), "cudaMemset");
+    }
+    attention.spoil_outputs();
+    attention.plan();
+    check(cudaDeviceSynchronize(), "cudaDeviceSynchronize");
+    write_late_kernel<<<1, 256, 0, attention.stream()>>>(
+      at, {good.data(), good_queries.data(), queries.data(), queries.size()}, 300'000);
+    attention.attend(0);
+    CAPTURE(grid.ctas, grid.warps);
+    CHECK(attention.answer().same(expected));
+  }
+}
 
 TEST_CASE("decode_attention: the result does not depend on the number of splits", "[attention]")
 {

@@ -30,7 +30,7 @@ TEST_CASE("decode_plan: three rows over four warps are cut as by hand", "[host]"
   test::host_cache cache{test::plan_parts({1, 2, 3, 400, 2}, small_tiers())};
   // Layer 1: 33 high and 1 low tokens are 3 + 1 pages, then none, then 0 + 2 pages.
   row_state* const rows   = cache.ref().state.rows + 3;
-  rows[0]                 = {{33, 1}, {3, 1}, 7};
+  rows[0]                 = {{33, 1}, {3, 1}, 23};
   rows[2]                 = {{0, 33}, {1, 2}, no_slot};
   cache.ref().layer(0, 1) = {60, {50, 40, 57}};
   test::host_workspace const work{cache.shape(), 1, {1, 1}, {2, 2, 1}};
@@ -49,7 +49,13 @@ TEST_CASE("decode_plan: three rows over four warps are cut as by hand", "[host]"
     CHECK(ranges[w].first_page == expected[w][1]);
     CHECK(ranges[w].num_pages == expected[w][2]);
     CHECK(ranges[w].of.row == expected[w][3]);
+    CHECK(ranges[w].append_page == (w < 3 ? 1 : warp_range::no_append_page));
   }
+  CHECK_FALSE(ranges[0].appends_within(1));
+  CHECK(ranges[0].appends_within(2));
+  CHECK(ranges[1].appends_within(1));
+  CHECK_FALSE(ranges[2].appends_within(8));
+  CHECK_FALSE(ranges[3].appends_within(8));
   // t = 59 and layer 1: 60 mod 2 = 0. The last row was refused a slot and records nothing.
   planned_row const* const plan = work.ref().rows;
   CHECK(plan[0].high == 33);

@@ -10,8 +10,7 @@
 
 namespace diffkv::test {
 
-namespace {
-__global__ void spin_kernel(std::uint64_t nanoseconds)
+__device__ inline void spin(std::uint64_t nanoseconds)
 {
   std::uint64_t begin, now;
   asm volatile("mov.u64 %0, %%globaltimer;" : "=l"(begin));
@@ -19,6 +18,9 @@ __global__ void spin_kernel(std::uint64_t nanoseconds)
     asm volatile("mov.u64 %0, %%globaltimer;" : "=l"(now));
   } while (now - begin < nanoseconds);
 }
+
+namespace {
+__global__ void spin_kernel(std::uint64_t nanoseconds) { spin(nanoseconds); }
 }  // namespace
 
 inline void spin(std::uint64_t nanoseconds, cudaStream_t stream)

@@ -26,8 +26,8 @@ DIFFKV_KERNEL void __launch_bounds__(Traits::warps * 32, 1)
   std::uint32_t const warp  = kept(threadIdx.x / 32);
   std::uint32_t const warps = blockDim.x / 32;
   // Nothing starts before the plan's kernel has ended (wait_for_previous_alone), so the plan, and
-  // the page table, which is written before it, may be read before the kernel in front has ended;
-  // pages and queries, which that one may write, may not.
+  // what is written before it, the page table and most pages, may be read before the kernel in
+  // front has ended; queries, and pages where `append` writes, may not.
   warp_range const range     = load_uncached(p.ranges[blockIdx.x * warps + warp]);
   planned_layer const totals = load_uncached(*p.totals);
   decode_place<Traits> const place{&cta, shared, warp, warps};
@@ -168,6 +168,8 @@ template <class Config, class Variant>
 //! @pre    `append` of this layer stored the token of each sequence; sequences that `step` refused give
 //!         attention over what they have and record nothing
 //! @pre    where scores are kept, at most one launch per layer and plan: a second one adds them again
+//! @pre    since the plan was made nobody but `append` has written to pages of the batch: those that the
+//!         step's tokens do not go to may be read before the kernel in front has ended
 //! @throws invalid_argument naming the argument, before any launch; cuda_error
 //! @stream ordered in `stream`, does not wait, may be captured in a graph; one kernel
 //! @cost   reads each page once per 16 q_heads (8 at head_dim 256) of a head; no allocation

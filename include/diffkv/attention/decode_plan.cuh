@@ -68,7 +68,12 @@ struct plan_block {
       index = index * p.passes + own / of_pass;
       own %= of_pass;
     }
-    return {rows.plan(found, rows.due_in(found.state).catches_up), index, own, num_pages, 0};
+    std::uint32_t const append_page =
+      found.append_slot == no_slot
+        ? warp_range::no_append_page
+        : found.append_slot / static_cast<std::uint32_t>(Layouts::high::tokens_per_page);
+    return {rows.plan(found, rows.due_in(found.state).catches_up), index, own, num_pages,
+            append_page};
   }
 
   //! The part's ranges that begin in the counted rows; with the first rows also those without pages.

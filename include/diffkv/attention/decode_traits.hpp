@@ -16,7 +16,7 @@ namespace diffkv::detail {
 //! the multiprocessors unequal.
 struct decode_tuning_sm90 {
   static constexpr int warps                       = 8;   //!< of a CTA, fewer where memory is short
-  static constexpr int warps_of_two_tiers          = 12;  //!< as many as registers allow
+  static constexpr int more_warps                  = 12;  //!< as many as registers allow
   static constexpr std::uint32_t most_tile_bytes   = 17408;  //!< a page of 16-bit keys and values
   static constexpr std::uint32_t enough_tile_bytes = 9216;   //!< of small pages together
   static constexpr std::uint32_t warp_tile_bytes   = 13312;  //!< of all slots of a warp, about
@@ -53,8 +53,11 @@ struct decode_traits {
   //! Whether registers suffice for more warps. Rows with two tiers run two codes and wait longer for
   //! instructions, which more warps hide; with scores, twelve warps spill and miss more of their code.
   static constexpr bool fits_more_warps =
-    has_low && sets == 1 && head_dim <= 128 && !has_scores && !has_scale_groups;
-  static constexpr int warps = fits_more_warps ? tuning::warps_of_two_tiers : tuning::warps;
+    sets == 1 && head_dim <= 128 && !has_scores && !has_scale_groups;
+  //! Values of so few bits take about as long to compute as to read.
+  static constexpr bool is_narrow = layouts::high::geometry.format.value.bits <= 2;
+  static constexpr int warps =
+    fits_more_warps && (has_low || is_narrow) ? tuning::more_warps : tuning::warps;
 
   //! Code for whole tiles only, beside that for any tile. Where code is long, fetching it costs more than
   //! it saves (docs/performance.md).

@@ -20,6 +20,7 @@ template <class Traits, class T, class Out>
 struct decode_warp {
   using params                = decode_params<Traits, T, Out>;
   using target_type           = row_target<Traits, T, Out>;
+  using query_share           = typename row_queries<Traits>::high_type::share;
   static constexpr int sets   = Traits::sets;
   static constexpr int slots  = Traits::slots;
   static constexpr int places = Traits::candidate_places;
@@ -31,20 +32,25 @@ struct decode_warp {
   row_queries<Traits> queries;
   row_accumulator<Traits> sums;
 
-  //! Has the queries of a row, and the key offset, come closer.  @return see touch_share
+  //! Has the queries of a row come closer.  @return see touch_share
   [[nodiscard]] __device__ std::uint32_t touch_queries(target_type const& target) const noexcept
   {
-    using share             = typename row_queries<Traits>::high_type::share;
     std::uint32_t something = 0;
 #pragma unroll
     for (int s = 0; s < sets; ++s) {
       int const h = 4 * s + at.lane / 8;
-      if (target.has(h)) { something ^= touch_share<share>(target.query(h), at.lane % 8); }
-    }
-    if constexpr (Traits::centred) {
-      something ^= touch_share<share>(target.key_offset(), at.lane % 8);
+      if (target.has(h)) { something ^= touch_share<query_share>(target.query(h), at.lane % 8); }
     }
     return something;
+  }
+  //! The same for the offset of its keys.
+  [[nodiscard]] __device__ std::uint32_t touch_offset(target_type const& target) const noexcept
+  {
+    if constexpr (Traits::centred) {
+      return touch_share<query_share>(target.key_offset(), at.lane % 8);
+    } else {
+      return 0;
+    }
   }
 
   //! Conditions the queries of a row, keeps them as columns, and, in the row's first part, in the ring.
@@ -184,7 +190,13 @@ struct decode_warp {
     stream.init(place.barriers(), at.lane);
     page_walk<Traits, T, Out> walk{p, range, at.lane};
     __syncwarp();
-    wait_for_previous();  // it may have written pages, and has made the queries
+    int const ahead = walk.tiles_ahead(range);
+    target_type const first{p, range.index};
+    std::uint32_t something = touch_offset(first);
+    if (ahead == 0) {
+      wait_for_previous();
+      something ^= touch_queries(first);
+    }
     std::uint32_t const ring = kept_shared_address(place.memory_of(place.warp));
     auto const slot_address  = [ring](int slot) {
       return ring + static_cast<std::uint32_t>(slot) * Traits::slot_bytes;
@@ -200,10 +212,11 @@ struct decode_warp {
     int slot                = 0;  // of the tile at hand
     int into                = 0;  // of the next request
     int pending             = 0;  // tiles asked for
-    // At first one tile: asking for more can take long, and the queries can be prepared meanwhile.
-    // They are asked for before that tile, behind which they would come late.
-    int most_pending              = 1;
-    std::uint32_t const something = touch_queries(target_type{p, range.index});
+    // At first one tile, or those that need not wait: asking for more can take long, and the
+    // queries can be prepared meanwhile. They are asked for before a tile behind which they would
+    // come late.
+    bool is_first    = true;
+    int most_pending = max_of(ahead, 1);
 
     // Rows that catch up have code of their own, so that they are all who pay for it: what it needs
     // in registers, and room for instructions. @return whether there is more, for the other code
@@ -223,7 +236,10 @@ struct decode_warp {
           into = slot_after(into);
         }
         if (pending == 0) { return false; }
-        if (most_pending == 1) { keep(something); }
+        if (is_first) {
+          if (ahead > 0) { wait_for_previous(); }
+          keep(something);
+        }
         if (queue[0].is(tile_note::begins)) {
           __syncwarp();
           row = notes[slot];
@@ -235,8 +251,9 @@ struct decode_warp {
           in_low    = false;
           begin_row(row, scores);
         }
-        if (most_pending == 1) {
+        if (is_first) {
           walk.look_further();
+          is_first     = false;
           most_pending = slots;
           continue;
         }

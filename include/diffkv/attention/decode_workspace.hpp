@@ -91,7 +91,15 @@ struct alignas(32) warp_range {
   std::uint32_t index      = 0;  //!< of that row in the launch
   std::uint32_t first_page = 0;  //!< within the row: high pages, then low ones
   std::uint32_t num_pages  = 0;  //!< of the warp, over as many rows as it takes
-  std::uint32_t pad        = 0;
+  //! Within the row: where the step's token goes, so that it may be written until the launch begins.
+  std::uint32_t append_page = no_append_page;
+
+  static constexpr std::uint32_t no_append_page = 0xFFFF'FFFFu;
+  //! Whether one of some pages, from the first one on, is that page.
+  [[nodiscard]] DIFFKV_HOST_DEVICE constexpr bool appends_within(std::uint32_t pages) const noexcept
+  {
+    return append_page - first_page < pages;
+  }
 };
 
 //! A (sequence, layer) as it was when the plan was made: attention writes `last_query` anew while other

@@ -99,6 +99,20 @@ struct page_walk {
 
   [[nodiscard]] __device__ bool has_more() const noexcept { return left > 0; }
 
+  //! Tiles that may be asked for before the kernel in front has ended, which may be writing the step's
+  //! token to its page.
+  //! @param range  of the constructor; nothing was asked for yet
+  [[nodiscard]] __device__ int tiles_ahead(warp_range const& range) const noexcept
+  {
+    // As many as there are slots; of little to read one, as queries would wait for more.
+    constexpr auto per_tile = static_cast<std::uint32_t>(
+      max_of(high_tile::pages_per_tile, Traits::has_low ? low_tile::pages_per_tile : 1));
+    constexpr std::uint32_t in_slots = Traits::slots * per_tile;
+    bool const is_long  = range.num_pages >= 2 * in_slots && pages_of(row) - window >= in_slots;
+    std::uint32_t pages = is_long ? in_slots : per_tile;
+    return range.appends_within(pages) ? 0 : is_long ? Traits::slots : 1;
+  }
+
   //! Further into what will be needed, once the next row's description has come.
   __device__ void look_further() noexcept
   {

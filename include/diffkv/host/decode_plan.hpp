@@ -48,13 +48,16 @@ struct planned_page {
 }
 
 //! Where the warp begins that takes pages[first .. last - 1].
-[[nodiscard]] inline warp_range plan_range(planned_row const* rows,
+[[nodiscard]] inline warp_range plan_range(cache_ref const& cache, planned_row const* rows,
                                            std::vector<planned_page> const& pages,
                                            std::uint32_t first, std::uint32_t last)
 {
   if (first == last) { return {}; }
   planned_page const begin = pages[first];
-  return {rows[begin.index], begin.index, begin.page, last - first, 0};
+  slot_index const appends = cache.state.rows[rows[begin.index].row].append_slot;
+  return {rows[begin.index], begin.index, begin.page, last - first,
+          appends == no_slot ? warp_range::no_append_page
+                             : appends / cache.tiers.tokens_per_page(tier::high)};
 }
 
 }  // namespace detail
@@ -97,7 +100,7 @@ inline void plan_decode(cache_ref const& cache, batch_ref const& batch, layer_ra
     work.totals[l]  = total;
     for (std::uint32_t w = 0; w < num_warps; ++w) {
       work.ranges[l * num_warps + w] =
-        detail::plan_range(rows, pages, share_begin(total.num_pages, w, num_warps),
+        detail::plan_range(cache, rows, pages, share_begin(total.num_pages, w, num_warps),
                            share_begin(total.num_pages, w + 1, num_warps));
     }
   }
