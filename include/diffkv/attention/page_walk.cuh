@@ -108,7 +108,7 @@ struct page_walk {
     constexpr auto per_tile = static_cast<std::uint32_t>(
       max_of(high_tile::pages_per_tile, Traits::has_low ? low_tile::pages_per_tile : 1));
     constexpr std::uint32_t in_slots = Traits::slots * per_tile;
-    bool const is_long  = range.num_pages >= 2 * in_slots && pages_of(row) - window >= in_slots;
+    bool const is_long  = range.num_pages >= 3 * in_slots && pages_of(row) - window >= in_slots;
     std::uint32_t pages = is_long ? in_slots : per_tile;
     return range.appends_within(pages) ? 0 : is_long ? Traits::slots : 1;
   }
