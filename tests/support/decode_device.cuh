@@ -150,6 +150,7 @@ class decode_device {
     return answer();
   }
 
+  [[nodiscard]] decode_workspace_ref const& workspace() const { return workspace_; }
   [[nodiscard]] device_array<T> const& query_memory() const { return queries_; }
   [[nodiscard]] cudaStream_t stream() const { return stream_.get(); }
   [[nodiscard]] decode_grid grid() const { return call_.grid; }

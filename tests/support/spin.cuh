@@ -10,6 +10,7 @@
 
 namespace diffkv::test {
 
+//! Each thread that calls it stays busy so long.
 __device__ inline void spin(std::uint64_t nanoseconds)
 {
   std::uint64_t begin, now;

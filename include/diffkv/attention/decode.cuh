@@ -168,8 +168,9 @@ template <class Config, class Variant>
 //! @pre    `append` of this layer stored the token of each sequence; sequences that `step` refused give
 //!         attention over what they have and record nothing
 //! @pre    where scores are kept, at most one launch per layer and plan: a second one adds them again
-//! @pre    since the plan was made nobody but `append` has written to pages of the batch: those that the
-//!         step's tokens do not go to may be read before the kernel in front has ended
+//! @pre    since the plan was made nobody but `append` and this operation has written to pages of the batch,
+//!         and nobody to key offsets: they may be read before the kernel in front has ended, all but the
+//!         pages that the step's tokens go to
 //! @throws invalid_argument naming the argument, before any launch; cuda_error
 //! @stream ordered in `stream`, does not wait, may be captured in a graph; one kernel
 //! @cost   reads each page once per 16 q_heads (8 at head_dim 256) of a head; no allocation

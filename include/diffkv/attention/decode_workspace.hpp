@@ -91,7 +91,7 @@ struct alignas(32) warp_range {
   std::uint32_t index      = 0;  //!< of that row in the launch
   std::uint32_t first_page = 0;  //!< within the row: high pages, then low ones
   std::uint32_t num_pages  = 0;  //!< of the warp, over as many rows as it takes
-  //! Within the row: where the step's token goes, so that it may be written until the launch begins.
+  //! Within the row: where the step's token goes, which the kernel in front may be writing.
   std::uint32_t append_page = no_append_page;
 
   static constexpr std::uint32_t no_append_page = 0xFFFF'FFFFu;

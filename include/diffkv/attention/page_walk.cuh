@@ -137,7 +137,8 @@ struct page_walk {
   //! @param slot_address  where it goes
   //! @param note          what is left for the one who computes, if a row begins
   //! @param page          first page of the tile
-  //! @pre has_more; look_further was called, unless this is the first request
+  //! @pre has_more; look_further was called, unless the warp's first row has as many tiles as were asked
+  //!      for and this one
   //! @threads one warp; followed by __syncwarp before the note is read
   template <class Stream>
   [[nodiscard]] __device__ tile_note request(Stream const& stream, int slot,

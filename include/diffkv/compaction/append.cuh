@@ -68,7 +68,7 @@ struct append_target {
     // Read beside the count: there are `capacity` of them.
     target.slot = batch.slots[work.sequence];
     if (work.sequence >= batch.size()) { return target; }
-    // May be read before waiting.
+    // What `step` has left. It waited for whoever made the batch, which is old by now.
     std::size_t const row = cache.shape.row(target.slot, layer, work.head);
     target.position       = load_uncached(cache.layer(target.slot, layer).num_tokens) - 1;
     slot_index const at   = load_uncached(cache.state.rows[row].append_slot);

@@ -61,7 +61,7 @@ __device__ inline void wait_for_previous_alone() noexcept
 template <class Value>
 [[nodiscard]] __device__ Value load_uncached(Value const& from) noexcept
 {
-  static_assert(std::is_trivially_copyable_v<Value> && sizeof(Value) % 4 == 0);
+  static_assert(std::is_trivially_copyable_v<Value> && alignof(Value) % 4 == 0);
   using word = std::conditional_t<alignof(Value) % 16 == 0, uint4, std::uint32_t>;
   word words[sizeof(Value) / sizeof(word)];
 #pragma unroll

@@ -1,6 +1,6 @@
 // SPDX-FileCopyrightText: 2026 The diffkv authors
 // SPDX-License-Identifier: Apache-2.0
-#include <algorithm>  // fill
+#include <algorithm>  // fill, max
 #include <cmath>
 #include <cstdlib>  // getenv
 #include <filesystem>

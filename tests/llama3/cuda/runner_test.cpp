@@ -2,8 +2,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "llama3/cuda/runner.hpp"
 
-#include <algorithm>  // max, min, rotate
 #include <diffkv/table/row_view.hpp>
+
+#include <algorithm>  // max, min, rotate
 #include <map>
 #include <memory>
 #include <vector>
@@ -123,10 +124,10 @@ TEST_CASE("runner: a sequence's tokens and tiers are those that it gets alone", 
   }
   // Matrices of another size round otherwise: a token that is close to a threshold, or to another
   // candidate, may go the other way.
-  WARN(num_other_tier << " of " << num_tokens << " tokens are in another tier, " << num_low
+  INFO(num_other_tier << " of " << num_tokens << " tokens are in another tier, " << num_low
                       << " are low");
   CHECK(num_low > num_tokens / 4);
-  CHECK(num_other_tier < num_tokens / 100);
+  CHECK(num_other_tier < num_tokens / 200);  // none on an H200
   all.release(batch);
   CHECK(all.free_pages() == all.num_pages());
 }
