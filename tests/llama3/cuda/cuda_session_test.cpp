@@ -263,6 +263,6 @@ TEST_CASE("cuda_session: SmolLM2-135M says what the CPU says, or the two are clo
          << ": logits differ by " << largest << ", " << different << " tokens of " << tokens
          << " differ, where the best two are within " << worst);
     CHECK(largest < (is_16_bit ? 0.1 : 3.0));
-    CHECK(worst < (is_16_bit ? 0.05 : 1.0));
+    CHECK(worst < (is_16_bit ? 0.05 : 0.3));  // seen: 0 and 0.044
   }
 }
