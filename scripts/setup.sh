@@ -1,7 +1,7 @@
 # SPDX-FileCopyrightText: 2026 The diffkv authors
 # SPDX-License-Identifier: Apache-2.0
 
-# What scripts/test.sh, scripts/demo.sh and .ci/run share. To be sourced: `. scripts/setup.sh`.
+# What scripts/test.sh, scripts/test_gpu.sh, scripts/demo.sh and .ci/run share. To be sourced: `. scripts/setup.sh`.
 #   root                  the project's folder
 #   need PACKAGE...       Debian packages; installed when missing, if that is possible here
 #   need_cuda headers     CUDA 13 headers for host code     } fills the array cuda_args, options for

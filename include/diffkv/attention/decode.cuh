@@ -106,6 +106,8 @@ void expect_decodable(cache_ref const& cache, std::uint32_t layer, attention_opt
 //! The grid that fills the current device: one CTA a multiprocessor, as many warps as its shared memory
 //! has room for. On the host; make the device of the stream current.
 //! @throws cuda_error; invalid_argument if not even one warp fits
+//! @stream touches none
+//! @cost   a few questions to the runtime
 template <class Config, class Variant>
 [[nodiscard]] decode_grid default_decode_grid()
 {
@@ -162,9 +164,11 @@ template <class Config, class Variant>
 //! @param policy     as `step` was given it; what it points at lies in device memory
 //! @param options    `splits` is not read, the plan splits; `exact_lagged_queries` must be the variant's
 //! @param work       the plan of this step; one launch at a time
-//! @param query      [batch, num_q_heads, head_dim], rotary embedding applied, not conditioned
-//! @param out        [batch, num_q_heads, head_dim]; 0 for a row without tokens
-//! @param lse        [batch, num_q_heads] f32 natural logarithm, or null; -inf for a row without tokens
+//! @param query      [batch, num_q_heads, head_dim], rotary embedding applied, not conditioned; device memory,
+//!                   read faster where address and strides are multiples of 16 bytes
+//! @param out        [batch, num_q_heads, head_dim], device memory; 0 for a row without tokens
+//! @param lse        [batch, num_q_heads] f32 natural logarithm, device memory, or null; -inf for a row
+//!                   without tokens
 //! @pre    `append` of this layer stored the token of each sequence; sequences that `step` refused give
 //!         attention over what they have and record nothing
 //! @pre    where scores are kept, at most one launch per layer and plan: a second one adds them again

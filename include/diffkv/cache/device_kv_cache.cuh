@@ -63,6 +63,8 @@ class device_kv_cache {
   //! Handles for the free operations.
   [[nodiscard]] cache_ref ref() noexcept { return storage_.ref(); }
 
+  // All that take a batch throw invalid_argument where its capacity is above num_slots.
+
   //! Claims pages for prompts; see diffkv::admit.
   //! @param num_tokens  [batch.capacity] lengths, device memory
   void admit(batch_ref const& batch, std::int32_t const* num_tokens, refusals_ref refusals,
@@ -94,7 +96,7 @@ class device_kv_cache {
   }
 
   //! Makes room for one more token in each sequence, for all layers; see diffkv::step. Where score_every is 0
-  //! candidates are looked for first, among all scores.
+  //! candidates are looked for first, among all scores: O(tokens), one kernel more.
   //! @param refusals  device or pinned memory; {}: nobody asks
   void step(batch_ref const& batch, refusals_ref refusals, cudaStream_t stream)
   {
@@ -123,7 +125,8 @@ class device_kv_cache {
     release_slots(ref(), batch, workspace_.data(), workspace_.size(), report, stream);
   }
 
-  //! Free pages, and what each slot holds, into memory that a scheduler reads when it likes.
+  //! Free pages, and what each slot holds, into memory that a scheduler reads when it likes; see
+  //! diffkv::collect_statistics.
   void statistics(statistics_ref out, cudaStream_t stream)
   {
     collect_statistics(ref(), out, stream);

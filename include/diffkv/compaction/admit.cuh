@@ -121,7 +121,7 @@ DIFFKV_KERNEL void __launch_bounds__(Tuning::threads)
 //! @param num_tokens  [batch.capacity] lengths of their prompts, device memory
 //! @param policy      says how many prompt queries the importances hold
 //! @param workspace   device memory, aligned to 16 bytes
-//! @param refusals    out, device memory; either member may be null
+//! @param refusals    out, device or pinned memory; either member may be null
 //! @throws  invalid_argument for a batch without slots or lengths, or too small a workspace, before any
 //!          launch; cuda_error
 //! @stream  ordered in `stream`, does not wait, may be captured in a graph; two kernels

@@ -29,7 +29,7 @@ struct prompt_source {
   std::ptrdiff_t key_layer_stride   = 0;  //!< elements from one layer of the range to the next
   std::ptrdiff_t value_layer_stride = 0;
   //! [layers, num_heads, tokens]: those of the window do not decide its tier, but are the scores with
-  //! which its tokens leave it.
+  //! which its tokens leave it. Never null: zeros where the policy looks at none.
   float const* importances               = nullptr;
   std::ptrdiff_t importance_layer_stride = 0;
   std::ptrdiff_t importance_head_stride  = 0;

@@ -347,7 +347,7 @@ void launch_step(step_params<Policy> const& params, std::uint32_t capacity, cuda
 //!                     not checked)
 //! @param policy       any is_policy_v type; what it points at must lie in device memory
 //! @param workspace    device memory of step_workspace_bytes(), aligned to 16 bytes
-//! @param refusals     out, device memory; either member may be null
+//! @param refusals     out, device or pinned memory; either member may be null
 //! @throws  invalid_argument for handles of another configuration or a workspace too small, before any
 //!          launch; cuda_error
 //! @stream  ordered in `stream`, does not wait, may be captured in a graph; two kernels

@@ -121,6 +121,7 @@ void prefill_attention(prefill_shape const& shape, prefill_batch const& batch,
 //!                     see, device memory
 //! @param  sums        [num_q_heads, batch.key_tokens()] f32, device memory; of tokens outside the
 //!                     batch not touched
+//! @pre    addresses and strides of all vectors are multiples of 16 bytes
 //! @throws invalid_argument naming the argument, before any launch; cuda_error
 //! @stream ordered in `stream`, does not wait, may be captured in a graph; one kernel
 //! @cost   half the products of attention for the queries that count, none for the others; no
@@ -141,8 +142,9 @@ void add_importance(prefill_shape const& shape, prefill_batch const& batch,
 //! largest sum of the q_heads of its head, divided by the number of queries that count. Other
 //! sequences' stay as they are.
 //! @param  counted      as add_importance was given it
-//! @param  sums         [num_q_heads, batch.key_tokens()] f32 of add_importance
-//! @param  importances  [num_heads, batch.key_tokens()] f32; 0 for a token that no query counts for
+//! @param  sums         [num_q_heads, batch.key_tokens()] f32 of add_importance, device memory
+//! @param  importances  [num_heads, batch.key_tokens()] f32, device memory; 0 for a token that no query
+//!                      counts for
 //! @throws invalid_argument naming the argument, before any launch; cuda_error
 //! @stream ordered in `stream`, does not wait, may be captured in a graph; one kernel
 //! @cost   reads the sums once; no allocation
