@@ -3,8 +3,7 @@
 #include "llama3/cpu_session.hpp"
 
 #include <stdexcept>  // invalid_argument
-#include <string>
-#include <utility>  // forward, move
+#include <utility>    // forward, move
 
 namespace llama3 {
 
@@ -34,10 +33,7 @@ std::vector<float> cpu_session::prompt(std::vector<token_id> const& ids,
 std::vector<float> cpu_session::decode(token_id id)
 {
   if (position_ == 0) { throw std::invalid_argument("a sequence begins with a prompt"); }
-  if (position_ == options().shape.max_tokens) {
-    throw std::invalid_argument("the sequence has all of the session's " +
-                                std::to_string(position_) + " tokens");
-  }
+  expect_room(position_, options().shape.max_tokens);
   auto logits = charged([&] { return model_->decode(id, position_, cache_); });
   ++position_;
   return logits;

@@ -14,6 +14,8 @@
 #include <diffkv/cache/cache_options.hpp>
 #include <diffkv/cache/sequence_usage.hpp>
 
+#include <stdexcept>  // invalid_argument
+#include <string>
 #include <vector>
 
 namespace llama3 {
@@ -45,6 +47,15 @@ struct session {
   //! sessions of the same model is not in it.
   [[nodiscard]] virtual time_account times() const = 0;
   virtual void clear_times()                       = 0;
+
+ protected:
+  //! @throws std::invalid_argument if a sequence of `num_tokens` tokens may have no more than these
+  static void expect_room(int num_tokens, int max_tokens)
+  {
+    if (num_tokens < max_tokens) { return; }
+    throw std::invalid_argument("the sequence has all of the session's " +
+                                std::to_string(num_tokens) + " tokens");
+  }
 };
 
 }  // namespace llama3

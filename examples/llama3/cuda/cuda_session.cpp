@@ -62,10 +62,7 @@ std::vector<float> cuda_session::decode(token_id id)
   timed const clock{times_.device};
   model_.check_ids({id});
   if (num_tokens_ == 0) { throw std::invalid_argument("there is no prompt before this token"); }
-  if (num_tokens_ == runner_.max_tokens()) {
-    throw std::invalid_argument("the sequence has all of the session's " +
-                                std::to_string(num_tokens_) + " tokens");
-  }
+  expect_room(num_tokens_, runner_.max_tokens());
   runner_.set_token(slot, id);
   runner_.step({slot});
   if (!runner_.collect().tokens.front()) {

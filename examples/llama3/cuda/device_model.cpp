@@ -50,26 +50,22 @@ device_model::device_model(model_config config, device_weights weights, int max_
   auto const halves = [&](std::int64_t rows, std::int64_t columns) {
     return make_array<__half>(rows * columns, stream);
   };
+  auto const cleared_halves = [&](std::int64_t rows, std::int64_t columns) {
+    return make_cleared_array<__half>(rows * columns, stream);
+  };
   std::int64_t const q_size  = std::int64_t{config_.num_q_heads} * config_.head_dim;
   std::int64_t const kv_size = std::int64_t{config_.num_heads} * config_.head_dim;
   hidden_                    = floats(max_tokens, config_.hidden_size);
   q_                         = halves(max_tokens, q_size);
   k_                         = halves(max_tokens, kv_size);
   v_                         = halves(max_tokens, kv_size);
-  attended_                  = halves(max_tokens, q_size);
-  normed_                    = halves(slice_, config_.hidden_size);
-  qkv_                       = floats(slice_, heads_.qkv_rows());
-  gate_up_                   = halves(slice_, 2 * std::int64_t{config_.intermediate_size});
-  gated_                     = halves(slice_, config_.intermediate_size);
-  chosen_                    = floats(slice_, config_.hidden_size);
-  // Rows behind the end of a batch go through the matrices, too; and tools that look for memory
-  // that nobody has written to do not see what cuBLAS writes.
-  auto const clear = [&](auto& array) {
-    DIFFKV_CUDA_TRY(cudaMemsetAsync(array.data(), 0, array.size() * sizeof(array[0]), stream));
-  };
-  clear(attended_);
-  clear(qkv_);
-  clear(gate_up_);
+  // Rows behind the end of a batch go through the matrices, too.
+  attended_ = cleared_halves(max_tokens, q_size);
+  normed_   = halves(slice_, config_.hidden_size);
+  qkv_      = make_cleared_array<float>(std::int64_t{slice_} * heads_.qkv_rows(), stream);
+  gate_up_  = cleared_halves(slice_, 2 * std::int64_t{config_.intermediate_size});
+  gated_    = halves(slice_, config_.intermediate_size);
+  chosen_   = floats(slice_, config_.hidden_size);
   DIFFKV_CUDA_TRY(cudaStreamSynchronize(stream));
 }
 

@@ -25,6 +25,16 @@ template <class T>
   return device_array<T>{static_cast<std::size_t>(size), diffkv::cuda_async_resource{stream}};
 }
 
+//! The same full of zeros: for what is read, though not used, where nobody has written, and for what cuBLAS
+//! writes, which tools that look for memory without a first value do not see.
+template <class T>
+[[nodiscard]] device_array<T> make_cleared_array(std::int64_t size, cudaStream_t stream)
+{
+  auto array = make_array<T>(size, stream);
+  DIFFKV_CUDA_TRY(cudaMemsetAsync(array.data(), 0, array.size() * sizeof(T), stream));
+  return array;
+}
+
 //! A stream of the current device that does not wait for the default stream.
 class gpu_stream {
  public:

@@ -34,12 +34,9 @@ runner::runner(device_model& of, std::unique_ptr<device_cache> cache,
     stream_{of.stream()},
     events_(depth)
 {
-  // Cleared: places of a batch behind its last sequence are read, though not used, and tools that
-  // look for memory that nobody has written to do not see what cuBLAS writes.
   auto const make = [&](auto& array, std::int64_t size) {
     using element = std::remove_pointer_t<decltype(array.data())>;
-    array         = make_array<element>(size, stream_);
-    DIFFKV_CUDA_TRY(cudaMemsetAsync(array.data(), 0, array.size() * sizeof(element), stream_));
+    array         = make_cleared_array<element>(size, stream_);
   };
   std::int64_t const slots = setup.num_slots;
   std::int64_t const rows  = most_rows();
@@ -268,9 +265,8 @@ std::uint64_t runner::free_pages()
 
 diffkv::sequence_usage runner::usage(std::uint32_t slot)
 {
-  auto all = make_array<diffkv::sequence_usage>(setup_.num_slots, stream_);
-  // What lies between the members is copied with them.
-  DIFFKV_CUDA_TRY(cudaMemsetAsync(all.data(), 0, all.size() * sizeof(all[0]), stream_));
+  // Cleared, as what lies between the members is copied with them.
+  auto all = make_cleared_array<diffkv::sequence_usage>(setup_.num_slots, stream_);
   cache_->statistics(nullptr, all.data(), stream_);
   return to_host(all.data() + slot, 1, stream_).front();
 }

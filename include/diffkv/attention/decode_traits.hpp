@@ -24,6 +24,11 @@ struct decode_tuning_sm90 {
   static constexpr std::uint32_t long_run          = 6;      //!< tiles, worth code of their own
 };
 
+//! What headers behind this one keep in shared memory: row_note (page_walk.cuh) for each slot, scored_row
+//! (score_path.cuh) for each warp.
+inline constexpr std::uint32_t row_note_bytes   = 32;
+inline constexpr std::uint32_t scored_row_bytes = 32;
+
 template <class Config, class Variant>
 struct decode_traits {
   using variant = Variant;
@@ -104,8 +109,9 @@ struct decode_traits {
                                       max_of(high_tile::column_words, low_tile::column_words)));
   //! Candidates of the row at hand, and what they are judged by (scored_row, score_path.cuh).
   static constexpr std::uint32_t record_bytes =
-    round_up(static_cast<std::uint32_t>(candidate_bytes), 16u) + (has_scores ? 32u : 0u);
-  static constexpr std::uint32_t note_bytes = 32u * slots;  //!< row_note (page_walk.cuh)
+    round_up(static_cast<std::uint32_t>(candidate_bytes), 16u) +
+    (has_scores ? scored_row_bytes : 0u);
+  static constexpr std::uint32_t note_bytes = row_note_bytes * slots;
   static constexpr std::uint32_t warp_bytes =
     round_up(ring_bytes + part_bytes + stage_bytes + record_bytes + note_bytes + 8u * slots, 128u);
 

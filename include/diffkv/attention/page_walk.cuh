@@ -21,7 +21,7 @@ struct alignas(16) row_note {
   std::uint32_t kept;     //!< where its queries go in the lag ring, in places; or not_kept
 };
 
-static_assert(sizeof(row_note) == 32);
+static_assert(sizeof(row_note) == row_note_bytes);
 
 namespace row_flag {
 inline constexpr std::uint32_t catches_up = 1;

@@ -29,7 +29,7 @@ struct alignas(16) scored_row {
   std::int32_t window              = 0;
   std::int32_t window_of_attention = 0;  //!< sliding window; 0: none
 };
-static_assert(sizeof(scored_row) == 32);
+static_assert(sizeof(scored_row) == scored_row_bytes);
 
 //! Of a row that does not catch up.
 struct no_scores {

@@ -5,7 +5,7 @@
 //! @file
 //! How the warps of a Hopper kernel wait for each other and for copies: barriers in shared memory,
 //! barriers of the hardware, and registers that move from one warpgroup to another.
-//! Read before this: prefill/prefill_importance.cuh.  Read next: prefill/tensor_map.cuh.
+//! Read before this: prefill/prefill_importance.cuh.  Read next: prefill/hopper_cta.cuh.
 //!
 //! Code that needs sm_90a stands behind DIFFKV_HAS_WARPGROUP_PRODUCTS: only a program compiled for
 //! it, and not for sm_90, has it.

@@ -5,16 +5,15 @@
 //! @file
 //! What later queries think of each token, by the warpgroup products and the copy engine of Hopper
 //! GPUs (sm_90a).
-//! Read before this: prefill/importance_tile.cuh.  Read next: prefill/prefill_launch.cuh.
+//! Read before this: prefill/hopper_cta.cuh, prefill/importance_tile.cuh.
+//! Read next: prefill/prefill_launch.cuh.
 //!
 //! A CTA keeps 256 keys, a warpgroup 64 of them, and lets the queries that count pass by, of one
 //! q_head after the other. The products stand with keys as rows, so that a key's sum stays in its
 //! lanes until the end, and nobody else writes it: no atomics, and the same order of additions on
 //! every run. One warp copies keys and queries, another one brings lse.
-#include <diffkv/core/launch.cuh>
+#include <diffkv/prefill/hopper_cta.cuh>
 #include <diffkv/prefill/importance_tile.cuh>
-
-#include <cstddef>  // byte
 
 namespace diffkv::detail {
 
@@ -51,8 +50,125 @@ class importance_hopper_cta {
     publish_barriers();
   }
 
-  //! Keys and queries.  @threads one warp
+  //! @threads one warpgroup, of which two warps are needed
   __device__ void copy_all() const noexcept
+  {
+    if (threadIdx.x < 32) {
+      copy_tiles();
+    } else if (threadIdx.x < 64) {
+      bring_lse();
+    }
+  }
+
+  //! @threads one warpgroup, the i-th of those that compute
+  __device__ void compute_all(int i) const noexcept
+  {
+    item_cursor item;
+    query_cursor query;
+    if (i == tuning::warpgroups - 1) { tensor_turns::pass(i); }  // the first one begins
+    while (true) {
+      exchange_.keys.full(item.keys.stage).wait(item.keys.parity);
+      importance_tile const& shared = exchange_.tiles[item.place.stage];
+      importance_tile const tile    = importance_tile::read(shared);
+      if (tile.is_last()) { break; }
+      key_tile const keys{base_ + static_cast<std::uint32_t>(item.keys.stage) * key_tile::bytes +
+                          static_cast<std::uint32_t>(i) * 64 * 128};
+      std::uint32_t kept[tuning::keeps_keys ? HeadDim / 4 : 1];
+      if constexpr (tuning::keeps_keys) {
+        load(kept, keys);
+        __syncwarp();
+        release(exchange_.keys.free(item.keys.stage));
+      }
+      std::int32_t const key       = own_key();
+      std::int32_t const first[2]  = {tile.first_after(64 * i + key),
+                                      tile.first_after(64 * i + key + 8)};
+      std::int32_t const first_any = tile.first_after(64 * i);
+      std::int32_t const first_all = tile.first_after(64 * i + 63);
+      for (std::uint32_t h = 0; h < tile.num_q_heads; ++h) {
+        float sums[2] = {0.0f, 0.0f};
+        for (std::int32_t from = 0; from < tile.num_queries; from += Queries) {
+          exchange_.queries.full(query.stage).wait(query.parity);
+          tensor_turns::take(i);
+          if (from + Queries <= first_any) {  // none is later than one of the keys
+            tensor_turns::pass(i);
+          } else {
+            float products[Queries / 2];
+            multiply_keys(products, kept, keys, query.stage);
+            tensor_turns::pass(i);
+            wait_for_products();
+            settle(products);
+            add(sums, products, query.stage, first[0] - from, first[1] - from, from < first_all);
+          }
+          // All lanes have used the tile's lse. From the ring's second turn on, racecheck reports
+          // these reads beside the next stores, as it does not see the warp's being in step.
+          __syncwarp();
+          release(exchange_.queries.free(query.stage));
+          query.advance();
+        }
+        store(sums, importance_tile::read(shared), h, 64 * i + key);
+      }
+      if constexpr (!tuning::keeps_keys) { release(exchange_.keys.free(item.keys.stage)); }
+      item.advance();
+    }
+  }
+
+ private:
+  using key_tile     = typename tuning::key_tile;
+  using query_tile   = typename tuning::query_tile;
+  using query_cursor = stage_cursor<tuning::query_stages>;
+  using tensor_turns = warpgroup_turns<tuning::warpgroups>;
+
+  //! Where somebody stands among the items.
+  struct item_cursor {
+    stage_cursor<tuning::key_stages> keys;
+    stage_cursor<2> place;
+
+    __device__ void advance() noexcept
+    {
+      keys.advance();
+      place.advance();
+    }
+  };
+
+  [[nodiscard]] __device__ query_tile queries(int stage) const noexcept
+  {
+    return {base_ + tuning::queries_at + static_cast<std::uint32_t>(stage) * query_tile::bytes};
+  }
+  [[nodiscard]] __device__ std::uint32_t lse_of(int stage) const noexcept
+  {
+    return base_ + tuning::lse_at + static_cast<std::uint32_t>(stage) * tuning::lse_bytes;
+  }
+  //! The first one of a thread's two keys, counted from the warpgroup's first one.
+  [[nodiscard]] static __device__ int own_key() noexcept
+  {
+    return static_cast<int>(threadIdx.x / 32 % 4 * 16 + threadIdx.x % 32 / 4);
+  }
+
+  //! Copies what an item reads.  @threads one
+  __device__ void copy(importance_tile const& tile, item_cursor const& item,
+                       query_cursor& query) const noexcept
+  {
+    phase_barrier const full = exchange_.keys.full(item.keys.stage);
+    exchange_.keys.free(item.keys.stage).wait(item.keys.parity ^ 1);
+    exchange_.tiles[item.place.stage] = tile;
+    exchange_.announced.full(item.place.stage).arrive();
+    if (tile.is_last()) { return full.arrive(); }
+    full.arrive_expecting(key_tile::bytes);
+    p_.key.copy(base_ + static_cast<std::uint32_t>(item.keys.stage) * key_tile::bytes, full,
+                tile.first_key, tile.first_q_head / p_.call.group_size);
+    for (std::uint32_t h = 0; h < tile.num_q_heads; ++h) {
+      for (std::int32_t from = 0; from < tile.num_queries; from += Queries) {
+        exchange_.queries.free(query.stage).wait(query.parity ^ 1);
+        exchange_.queries.full(query.stage).arrive_expecting(query_tile::bytes);
+        p_.query.copy_sampled(queries(query.stage).base, exchange_.queries.full(query.stage),
+                              tile.first_query + p_.query.step * from, tile.first_q_head + h);
+        query.advance();
+      }
+    }
+  }
+
+  //! Keys and queries.  @threads one warp
+  __device__ void copy_tiles() const noexcept
   {
     auto const size_of = [](prefill_part const& part) { return part.num_keys(); };
     prefill_turns turns{p_.call.batch, p_.cut, p_.workers, p_.max_rounds, size_of};
@@ -106,123 +222,6 @@ class importance_hopper_cta {
       }
       item.advance();
     }
-  }
-
-  //! @threads one warpgroup, the i-th of those that compute
-  __device__ void compute_all(int i) const noexcept
-  {
-    item_cursor item;
-    query_cursor query;
-    if (i == tuning::warpgroups - 1) { pass_turn(i); }  // the first one begins
-    while (true) {
-      exchange_.keys.full(item.keys.stage).wait(item.keys.parity);
-      importance_tile const& shared = exchange_.tiles[item.place.stage];
-      importance_tile const tile    = importance_tile::read(shared);
-      if (tile.is_last()) { break; }
-      key_tile const keys{base_ + static_cast<std::uint32_t>(item.keys.stage) * key_tile::bytes +
-                          static_cast<std::uint32_t>(i) * 64 * 128};
-      std::uint32_t kept[tuning::keeps_keys ? HeadDim / 4 : 1];
-      if constexpr (tuning::keeps_keys) {
-        load(kept, keys);
-        __syncwarp();
-        release(exchange_.keys.free(item.keys.stage));
-      }
-      std::int32_t const key       = own_key();
-      std::int32_t const first[2]  = {tile.first_after(64 * i + key),
-                                      tile.first_after(64 * i + key + 8)};
-      std::int32_t const first_any = tile.first_after(64 * i);
-      std::int32_t const first_all = tile.first_after(64 * i + 63);
-      for (std::uint32_t h = 0; h < tile.num_q_heads; ++h) {
-        float sums[2] = {0.0f, 0.0f};
-        for (std::int32_t from = 0; from < tile.num_queries; from += Queries) {
-          exchange_.queries.full(query.stage).wait(query.parity);
-          take_turn(i);
-          if (from + Queries <= first_any) {  // none is later than one of the keys
-            pass_turn(i);
-          } else {
-            float products[Queries / 2];
-            multiply_keys(products, kept, keys, query.stage);
-            pass_turn(i);
-            wait_for_products();
-            settle(products);
-            add(sums, products, query.stage, first[0] - from, first[1] - from, from < first_all);
-          }
-          // All lanes have used the tile's lse. From the ring's second turn on, racecheck reports
-          // these reads beside the next stores, as it does not see the warp's being in step.
-          __syncwarp();
-          release(exchange_.queries.free(query.stage));
-          query.advance();
-        }
-        store(sums, importance_tile::read(shared), h, 64 * i + key);
-      }
-      if constexpr (!tuning::keeps_keys) { release(exchange_.keys.free(item.keys.stage)); }
-      item.advance();
-    }
-  }
-
- private:
-  using key_tile     = typename tuning::key_tile;
-  using query_tile   = typename tuning::query_tile;
-  using query_cursor = stage_cursor<tuning::query_stages>;
-
-  //! Where somebody stands among the items.
-  struct item_cursor {
-    stage_cursor<tuning::key_stages> keys;
-    stage_cursor<2> place;
-
-    __device__ void advance() noexcept
-    {
-      keys.advance();
-      place.advance();
-    }
-  };
-
-  [[nodiscard]] __device__ query_tile queries(int stage) const noexcept
-  {
-    return {base_ + tuning::queries_at + static_cast<std::uint32_t>(stage) * query_tile::bytes};
-  }
-  [[nodiscard]] __device__ std::uint32_t lse_of(int stage) const noexcept
-  {
-    return base_ + tuning::lse_at + static_cast<std::uint32_t>(stage) * tuning::lse_bytes;
-  }
-  //! The first one of a thread's two keys, counted from the warpgroup's first one.
-  [[nodiscard]] static __device__ int own_key() noexcept
-  {
-    return static_cast<int>(threadIdx.x / 32 % 4 * 16 + threadIdx.x % 32 / 4);
-  }
-
-  //! Copies what an item reads.  @threads one
-  __device__ void copy(importance_tile const& tile, item_cursor const& item,
-                       query_cursor& query) const noexcept
-  {
-    phase_barrier const full = exchange_.keys.full(item.keys.stage);
-    exchange_.keys.free(item.keys.stage).wait(item.keys.parity ^ 1);
-    exchange_.tiles[item.place.stage] = tile;
-    exchange_.announced.full(item.place.stage).arrive();
-    if (tile.is_last()) { return full.arrive(); }
-    full.arrive_expecting(key_tile::bytes);
-    p_.key.copy(base_ + static_cast<std::uint32_t>(item.keys.stage) * key_tile::bytes, full,
-                tile.first_key, tile.first_q_head / p_.call.group_size);
-    for (std::uint32_t h = 0; h < tile.num_q_heads; ++h) {
-      for (std::int32_t from = 0; from < tile.num_queries; from += Queries) {
-        exchange_.queries.free(query.stage).wait(query.parity ^ 1);
-        exchange_.queries.full(query.stage).arrive_expecting(query_tile::bytes);
-        p_.query.copy_sampled(queries(query.stage).base, exchange_.queries.full(query.stage),
-                              tile.first_query + p_.query.step * from, tile.first_q_head + h);
-        query.advance();
-      }
-    }
-  }
-
-  __device__ static void take_turn(int i) noexcept { wait_at(1 + i, 2 * warpgroup_threads); }
-  __device__ static void pass_turn(int i) noexcept
-  {
-    arrive_at(1 + (i + 1) % tuning::warpgroups, 2 * warpgroup_threads);
-  }
-  //! Arrives for this warp.
-  __device__ static void release(phase_barrier const& barrier) noexcept
-  {
-    if (threadIdx.x % 32 == 0) { barrier.arrive(); }
   }
 
   template <int N>
@@ -341,27 +340,7 @@ DIFFKV_KERNEL void __launch_bounds__(importance_tuning_sm90<T, HeadDim, Queries>
   importance_hopper_kernel(__grid_constant__ importance_hopper_params<T> const p)
 {
 #if DIFFKV_HAS_WARPGROUP_PRODUCTS
-  using cta    = importance_hopper_cta<T, HeadDim, Queries>;
-  using tuning = typename cta::tuning;
-  extern __shared__ __align__(128) std::byte shared[];
-  __shared__ typename cta::exchange exchange;
-  if (threadIdx.x == 0) { cta::init(exchange); }
-  __syncthreads();
-  wait_for_previous();
-  cta const work{p, exchange, (shared_address(shared) + 1023) / 1024 * 1024};
-  // The same in all lanes, and known to be: what follows from it needs no register of each lane.
-  int const warpgroup = __shfl_sync(~0u, static_cast<int>(threadIdx.x) / warpgroup_threads, 0);
-  if (warpgroup == 0) {
-    give_registers<tuning::copying_registers>();
-    if (threadIdx.x < 32) {
-      work.copy_all();
-    } else if (threadIdx.x < 64) {
-      work.bring_lse();
-    }
-  } else {
-    take_registers<tuning::computing_registers>();
-    work.compute_all(warpgroup - 1);
-  }
+  run_warpgroups<importance_hopper_cta<T, HeadDim, Queries>>(p);
 #endif
 }
 

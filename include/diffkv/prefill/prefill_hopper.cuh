@@ -4,7 +4,7 @@
 
 //! @file
 //! Prompt attention by the warpgroup products and the copy engine of Hopper GPUs (sm_90a).
-//! Read before this: prefill/hopper_rows.cuh, prefill/prefill_kernel.cuh.
+//! Read before this: prefill/hopper_cta.cuh, prefill/hopper_rows.cuh, prefill/prefill_kernel.cuh.
 //! Read next: prefill/importance_tile.cuh.
 //!
 //! A CTA takes 192 queries of one q_head; one warpgroup copies, three have 64 queries each and walk
@@ -13,14 +13,12 @@
 //! it makes weights of its logits: the other two keep the tensor cores busy meanwhile, and take
 //! turns to stay out of step. Tiles are cut from a sequence's end, so that the one that is not full
 //! is the cheapest.
-#include <diffkv/core/launch.cuh>
+#include <diffkv/prefill/hopper_cta.cuh>
 #include <diffkv/prefill/hopper_rows.cuh>
 #include <diffkv/prefill/prefill_kernel.cuh>  // prefill_params
 #include <diffkv/prefill/prefill_schedule.cuh>
 #include <diffkv/prefill/tensor_map.cuh>
 #include <diffkv/prefill/warpgroup_product.cuh>
-
-#include <cstddef>  // byte
 
 namespace diffkv::detail {
 
@@ -89,9 +87,10 @@ class prefill_hopper_cta {
     publish_barriers();
   }
 
-  //! @threads one warp
+  //! @threads one warpgroup, of which one warp is needed
   __device__ void copy_all() const noexcept
   {
+    if (threadIdx.x >= 32) { return; }
     auto const size_of = [](prefill_part const& part) { return part.num_queries; };
     prefill_turns turns{p_.call.batch, p_.cut, p_.workers, p_.max_rounds, size_of};
     stage_cursor<1> query;
@@ -111,7 +110,7 @@ class prefill_hopper_cta {
     int const lane = static_cast<int>(threadIdx.x % 32);
     stage_cursor<1> query;
     stage_cursor<tuning::stages> block;
-    if (i == tuning::warpgroups - 1) { pass_turn(i); }  // the first one begins
+    if (i == tuning::warpgroups - 1) { tensor_turns::pass(i); }  // the first one begins
     while (true) {
       exchange_.queries.full(0).wait(query.parity);
       hopper_tile const& shared = exchange_.tiles[query.parity];
@@ -131,9 +130,10 @@ class prefill_hopper_cta {
   }
 
  private:
-  using query_tile = typename tuning::query_tile;
-  using key_tile   = typename tuning::key_tile;
-  using cursor     = stage_cursor<tuning::stages>;
+  using query_tile   = typename tuning::query_tile;
+  using key_tile     = typename tuning::key_tile;
+  using cursor       = stage_cursor<tuning::stages>;
+  using tensor_turns = warpgroup_turns<tuning::warpgroups>;
 
   [[nodiscard]] __device__ query_tile queries() const noexcept { return {base_}; }
   [[nodiscard]] __device__ key_tile keys(int stage) const noexcept
@@ -172,23 +172,12 @@ class prefill_hopper_cta {
     from.copy(to.base, barriers.full(block.stage), token, head);
   }
 
-  __device__ static void take_turn(int i) noexcept { wait_at(1 + i, 2 * warpgroup_threads); }
-  __device__ static void pass_turn(int i) noexcept
-  {
-    arrive_at(1 + (i + 1) % tuning::warpgroups, 2 * warpgroup_threads);
-  }
-  //! Says that this warp needs something no longer.
-  __device__ static void release(phase_barrier const& free) noexcept
-  {
-    if (threadIdx.x % 32 == 0) { free.arrive(); }
-  }
-
   //! A block whose keys are all later than the warpgroup's queries.
   __device__ void pass_over(int i, std::int32_t n, cursor& block) const noexcept
   {
     exchange_.keys.full(block.stage).wait(block.parity);
-    take_turn(i);
-    pass_turn(i);
+    tensor_turns::take(i);
+    tensor_turns::pass(i);
     exchange_.values.full(block.stage).wait(block.parity);
     __syncwarp();  // all have seen both tiles
     release(exchange_.keys.free(block.stage));
@@ -205,7 +194,7 @@ class prefill_hopper_cta {
     std::uint32_t weights[tuning::keys / 4];
     query_tile const own{base_ + static_cast<std::uint32_t>(i) * 64 * 128};
     exchange_.keys.full(block.stage).wait(block.parity);
-    take_turn(i);
+    tensor_turns::take(i);
     std::uint64_t const left  = own.by_elements();
     std::uint64_t const right = keys(block.stage).by_elements();
     begin_products();
@@ -215,7 +204,7 @@ class prefill_hopper_cta {
                   k > 0);
     }
     end_products();
-    pass_turn(i);
+    tensor_turns::pass(i);
     wait_for_products();
     settle(logits);
     release(exchange_.keys.free(block.stage));
@@ -284,23 +273,7 @@ DIFFKV_KERNEL void __launch_bounds__(prefill_tuning_sm90<T, HeadDim>::threads, 1
   prefill_hopper_kernel(__grid_constant__ prefill_hopper_params<T> const p)
 {
 #if DIFFKV_HAS_WARPGROUP_PRODUCTS
-  using cta    = prefill_hopper_cta<T, HeadDim>;
-  using tuning = typename cta::tuning;
-  extern __shared__ __align__(128) std::byte shared[];
-  __shared__ typename cta::exchange exchange;
-  if (threadIdx.x == 0) { cta::init(exchange); }
-  __syncthreads();
-  wait_for_previous();
-  cta const work{p, exchange, (shared_address(shared) + 1023) / 1024 * 1024};
-  // The same in all lanes, and known to be: what follows from it needs no register of each lane.
-  int const warpgroup = __shfl_sync(~0u, static_cast<int>(threadIdx.x) / warpgroup_threads, 0);
-  if (warpgroup == 0) {
-    give_registers<tuning::copying_registers>();
-    if (threadIdx.x < 32) { work.copy_all(); }
-  } else {
-    take_registers<tuning::computing_registers>();
-    work.compute_all(warpgroup - 1);
-  }
+  run_warpgroups<prefill_hopper_cta<T, HeadDim>>(p);
 #endif
 }
 

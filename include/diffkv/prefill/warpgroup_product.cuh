@@ -112,14 +112,14 @@ __device__ void settle(float (&sums)[N]) noexcept
                : sums                                                                 \
                : "l"(left), "l"(right), "r"(keeps ? 1 : 0))
 
-// sums (+)= A B, A in registers, B in shared memory and summed over elements (0) or rows (1).
+// sums (+)= A B, A in registers, B in shared memory and summed over elements or, if ByRows, rows.
 #define DIFFKV_PRODUCT_REGISTERS(n, type, sums, names, a0, a1, a2, a3, b, keep, by_rows)           \
   asm volatile("{\n .reg .pred p;\n setp.ne.b32 p, %" #keep                                        \
                ", 0;\n " DIFFKV_PRODUCT(n, type) " {" names "}, {%" #a0 ",%" #a1 ",%" #a2 ",%" #a3 \
-                                                 "}, %" #b ", p, 1, 1, " #by_rows ";\n}"           \
+                                                 "}, %" #b ", p, 1, 1, %" #by_rows ";\n}"          \
                : sums                                                                              \
                : "r"(left[0]), "r"(left[1]), "r"(left[2]), "r"(left[3]), "l"(right),               \
-                 "r"(keeps ? 1 : 0))
+                 "r"(keeps ? 1 : 0), "n"(ByRows ? 1 : 0))
 
 //! sums := left . right (or += if `keeps`) over 16 elements: 64 rows of one tile with 2 N rows of
 //! another. Register 4 n + i of lane 4 g + t of a warp w is of row 16 w + g + i / 2 * 8 and
@@ -141,26 +141,34 @@ __device__ void multiply(float (&sums)[N], std::uint64_t left, std::uint64_t rig
   }
 }
 
-//! The same with the left rows as fragments in registers, as `load_matrices` gives them.
-template <class T, int N>
-__device__ void multiply(float (&sums)[N], std::uint32_t const* left, std::uint64_t right,
-                         bool keeps) noexcept
+//! @tparam ByRows  whether rows of the right tile are summed over, else its elements
+template <bool ByRows, class T, int N>
+__device__ void multiply_registers(float (&sums)[N], std::uint32_t const* left, std::uint64_t right,
+                                   bool keeps) noexcept
 {
   static_assert(is_16_bit_v<T> && (N == 32 || N == 64));
   constexpr bool is_f16 = std::is_same_v<T, __half>;
   if constexpr (N == 64 && is_f16) {
     DIFFKV_PRODUCT_REGISTERS(128, f16, DIFFKV_SUMS_64(sums), DIFFKV_NAMES_64, 64, 65, 66, 67, 68,
-                             69, 0);
+                             69, 70);
   } else if constexpr (N == 64) {
     DIFFKV_PRODUCT_REGISTERS(128, bf16, DIFFKV_SUMS_64(sums), DIFFKV_NAMES_64, 64, 65, 66, 67, 68,
-                             69, 0);
+                             69, 70);
   } else if constexpr (is_f16) {
     DIFFKV_PRODUCT_REGISTERS(64, f16, DIFFKV_SUMS_32(sums), DIFFKV_NAMES_32, 32, 33, 34, 35, 36, 37,
-                             0);
+                             38);
   } else {
     DIFFKV_PRODUCT_REGISTERS(64, bf16, DIFFKV_SUMS_32(sums), DIFFKV_NAMES_32, 32, 33, 34, 35, 36,
-                             37, 0);
+                             37, 38);
   }
+}
+
+//! The same as `multiply` with the left rows as fragments in registers, as `load_matrices` gives them.
+template <class T, int N>
+__device__ void multiply(float (&sums)[N], std::uint32_t const* left, std::uint64_t right,
+                         bool keeps) noexcept
+{
+  multiply_registers<false, T>(sums, left, right, keeps);
 }
 
 //! sums += weights . tile over 16 rows of the tile; columns are its 2 N elements.
@@ -168,22 +176,7 @@ template <class T, int N>
 __device__ void add_weighted_rows(float (&sums)[N], std::uint32_t const* left,
                                   std::uint64_t right) noexcept
 {
-  static_assert(is_16_bit_v<T> && (N == 32 || N == 64));
-  constexpr bool is_f16 = std::is_same_v<T, __half>;
-  constexpr bool keeps  = true;
-  if constexpr (N == 64 && is_f16) {
-    DIFFKV_PRODUCT_REGISTERS(128, f16, DIFFKV_SUMS_64(sums), DIFFKV_NAMES_64, 64, 65, 66, 67, 68,
-                             69, 1);
-  } else if constexpr (N == 64) {
-    DIFFKV_PRODUCT_REGISTERS(128, bf16, DIFFKV_SUMS_64(sums), DIFFKV_NAMES_64, 64, 65, 66, 67, 68,
-                             69, 1);
-  } else if constexpr (is_f16) {
-    DIFFKV_PRODUCT_REGISTERS(64, f16, DIFFKV_SUMS_32(sums), DIFFKV_NAMES_32, 32, 33, 34, 35, 36, 37,
-                             1);
-  } else {
-    DIFFKV_PRODUCT_REGISTERS(64, bf16, DIFFKV_SUMS_32(sums), DIFFKV_NAMES_32, 32, 33, 34, 35, 36,
-                             37, 1);
-  }
+  multiply_registers<true, T>(sums, left, right, true);
 }
 
 __device__ inline void store_shared(std::uint32_t address, std::uint32_t word) noexcept
