@@ -73,6 +73,9 @@ void add_variants_of_mix(std::vector<attention_case>& cases, std::uint32_t batch
   attention_case& ragged = add("mix_ragged", "attention.ragged_loss." + of);
   ragged.kernel          = "mix";
   ragged.rows.spread     = 8.0;
+  attention_case& apart  = add("mix_every4_apart", "score.overhead." + of + ".every4_apart");
+  apart.kernel           = "mix_every4";
+  apart.rows.staggered   = true;
 }
 
 //! A plan in front of the layers, beside the mix without it.

@@ -5,6 +5,7 @@
 //! @file
 //! Caches on the device in the middle of a generation, filled by a kernel: rows of several pages in
 //! both tiers, scores such that a chosen share of the rows demotes a token at each step.
+#include "device_buffers.cuh"
 #include "graph_time.hpp"
 
 #include <diffkv/compaction/append.cuh>
@@ -197,14 +198,13 @@ class step_cache {
         ? std::size_t{s.rows_per_slot()} * static_cast<std::size_t>(s.head_dim)
         : 0;
     parts_.key_offsets.assign(offsets, 0.25f);
-    std::size_t const layers  = std::size_t{s.num_slots} * s.num_layers;
-    std::size_t const queries = layers * s.ring_queries() * s.num_q_heads();
-    cache_ref& r              = cache_;
-    r.shape                   = s;
-    r.tiers                   = parts_.tiers;
-    r.conditioned             = parts_.conditioned;
-    r.pool.num_pages          = parts_.num_pages;
-    r.pool.page_bytes         = Config::layouts::page_bytes;
+    std::size_t const layers = std::size_t{s.num_slots} * s.num_layers;
+    cache_ref& r             = cache_;
+    r.shape                  = s;
+    r.tiers                  = parts_.tiers;
+    r.conditioned            = parts_.conditioned;
+    r.pool.num_pages         = parts_.num_pages;
+    r.pool.page_bytes        = Config::layouts::page_bytes;
     r.pool.base =
       device_memory<std::byte>(owned_, std::size_t{r.pool.num_pages} * r.pool.page_bytes);
     r.ring.ids          = device_memory<page_id>(owned_, parts_.num_pages);
@@ -221,12 +221,8 @@ class step_cache {
     r.state.candidates =
       device_memory<candidate>(owned_, s.num_rows() * num_stored_tiers * s.candidates_per_tier());
     r.state.layers = device_memory<layer_state>(owned_, layers);
-    r.queries      = {device_memory<float>(owned_, queries * static_cast<std::size_t>(s.head_dim)),
-                      device_memory<float>(owned_, queries),
-                      device_memory<float>(owned_, queries),
-                      s.ring_queries(),
-                      s.num_q_heads(),
-                      s.head_dim};
+    r.queries      = make_query_ring(
+           r, false, [this](std::size_t n, auto x) { return device_memory<decltype(x)>(owned_, n); });
     auto* const limits = device_memory<thresholds>(owned_, 1);
     DIFFKV_CUDA_TRY(
       cudaMemcpy(limits, parts_.limits.data(), sizeof(thresholds), cudaMemcpyHostToDevice));

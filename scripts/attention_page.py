@@ -21,6 +21,11 @@ BLOCK_TOKENS = 16  # a tile: the tokens of one fragment block
 ON_TOP = [
     ("mix_conditioned", "attention.conditioning_overhead.mix.{}", "centred and rotated"),
     ("mix_every4", "score.overhead.mix.{}.every4", "scores caught up with every 4th step"),
+    (
+        "mix_every4_apart",
+        "score.overhead.mix.{}.every4_apart",
+        "the same, a quarter of the sequences in each launch",
+    ),
     ("mix_every1", "score.overhead.mix.{}.every1", "exact scores every step"),
     ("mix_ragged", "attention.ragged_loss.mix.{}", "heads of a sequence up to 8 times as long"),
     ("mix_with_plan", "attention.plan_overhead.mix.{}", "plan of all layers in front"),

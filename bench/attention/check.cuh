@@ -38,12 +38,13 @@ class checked_row {
     state_                   = copy_to_host(from.state.rows + shape.row(slot, layer, head), 1)[0];
 
     test::host_cache_parts parts;
-    parts.shape           = shape;
-    parts.shape.num_slots = 1;
-    parts.shape.num_heads = 1;
-    parts.tiers           = from.tiers;
-    parts.num_pages       = state_.pages.sum();
-    parts.conditioned     = from.conditioned;
+    parts.shape                = shape;
+    parts.shape.num_slots      = 1;
+    parts.shape.num_heads      = 1;
+    parts.tiers                = from.tiers;
+    parts.num_pages            = state_.pages.sum();
+    parts.conditioned          = from.conditioned;
+    parts.exact_lagged_queries = from.queries.rounding == lag_rounding::none;
     if (from.key_offsets != nullptr) {
       parts.key_offsets.resize(shape.num_layers * dim);
       auto const offset = copy_to_host(from.key_offset(layer, head), dim);
@@ -59,7 +60,12 @@ class checked_row {
       std::size_t const at =
         from.queries.index(shape.layer_of(slot, layer), place, head * shape.group_size);
       std::size_t const to = ring.index(layer, place, 0);
-      copy(ring.queries + to * dim, from.queries.queries + at * dim, shape.group_size * dim);
+      if (ring.rounding == lag_rounding::int8) {
+        copy(ring.codes_of(to), from.queries.codes_of(at), shape.group_size * dim);
+        copy(ring.largest + to, from.queries.largest + at, shape.group_size);
+      } else {
+        copy(ring.query(to), from.queries.query(at), shape.group_size * dim);
+      }
       copy(ring.lse + to, from.queries.lse + at, shape.group_size);
       copy(ring.offset_logits + to, from.queries.offset_logits + at, shape.group_size);
     }
@@ -177,7 +183,8 @@ class checked_row {
   auto const k              = static_cast<std::uint32_t>(std::max(1, shape.score_every));
   std::uint32_t const layer = (k - static_cast<std::uint32_t>(shape.max_tokens - 1) % k) % k;
   checked_row first{work, 0, layer, 0};
-  checked_row last{work, shape.num_slots - 1, layer, shape.num_heads - 1};
+  // Where sequences are staggered, one that stands where the first one does.
+  checked_row last{work, (shape.num_slots - 1) / 4 * 4, layer, shape.num_heads - 1};
   work.attend(layer, work.lse());
   std::string const trouble = first.trouble();
   return trouble.empty() ? last.trouble() : trouble;

@@ -121,10 +121,17 @@ static __global__ void fill_ring(__grid_constant__ fill_parameters const p, std:
   query_ring_ref const& ring = p.cache.queries;
   auto const dim             = static_cast<std::size_t>(ring.head_dim);
   std::size_t const stride   = std::size_t{gridDim.x} * blockDim.x;
+  constexpr float largest    = 2.0f;  // unit_variance gives no more
   for (std::size_t i = std::size_t{blockIdx.x} * blockDim.x + threadIdx.x; i < entries * dim;
        i += stride) {
-    ring.queries[i] = unit_variance(hash_of(static_cast<std::uint32_t>(i), p.seed));
+    float const x = unit_variance(hash_of(static_cast<std::uint32_t>(i), p.seed));
+    if (ring.rounding == lag_rounding::int8) {
+      ring.codes[i] = static_cast<std::int8_t>(int8_query_code(x, largest));
+    } else {
+      ring.queries[i] = x;
+    }
     if (i < entries) {
+      if (ring.rounding == lag_rounding::int8) { ring.largest[i] = largest; }
       ring.lse[i]           = lse;
       ring.offset_logits[i] = 0.0f;
     }

@@ -24,6 +24,9 @@ struct attention_rows {
   double high_share   = 1.0;   //!< of them, as are the low ones
   double low_share    = 0.0;
   double spread       = 1.0;  //!< longest over shortest row of a sequence; the total stays
+  //! Sequences stand at other positions than their neighbours, so that of each launch some catch up with
+  //! their scores; else all of a launch do, or none.
+  bool staggered = false;
 };
 
 inline constexpr std::uint32_t attention_heads = 8;
@@ -52,7 +55,7 @@ class attention_workload {
     : kernel_{kernel}, stream_{bench_stream()}
   {
     lay_out(rows);
-    make_cache();
+    make_cache(rows);
     fill(rows);
     std::size_t const vectors = std::size_t{rows.batch} * shape().num_q_heads();
     query_                    = device_memory<__half>(
@@ -185,13 +188,12 @@ class attention_workload {
     return entries;
   }
 
-  void make_cache()
+  void make_cache(attention_rows const& rows)
   {
-    cache_shape const& s      = cache_.shape;
-    std::size_t const layers  = std::size_t{s.num_slots} * s.num_layers;
-    std::size_t const queries = layers * s.ring_queries() * s.num_q_heads();
-    cache_.conditioned        = kernel_.conditioned;
-    cache_.pool.page_bytes    = cache_.tiers.high.page_bytes;
+    cache_shape const& s     = cache_.shape;
+    std::size_t const layers = std::size_t{s.num_slots} * s.num_layers;
+    cache_.conditioned       = kernel_.conditioned;
+    cache_.pool.page_bytes   = cache_.tiers.high.page_bytes;
     cache_.pool.base =
       device_memory<std::byte>(std::size_t{cache_.pool.num_pages} * cache_.pool.page_bytes);
     cache_.table.row_entries = cache_.tiers.most_pages(static_cast<std::uint32_t>(s.max_tokens));
@@ -205,16 +207,17 @@ class attention_workload {
       device_memory<candidate>(s.num_rows() * num_stored_tiers * s.candidates_per_tier());
     // Every launch that catches up has k queries to add.
     std::int32_t const generated = 16;
-    layer_state const state{s.max_tokens,
-                            {s.max_tokens - generated, std::min(64, s.max_tokens - generated),
-                             s.max_tokens - 1 - s.score_every}};
-    cache_.state.layers = device_memory(std::vector<layer_state>(layers, state));
-    cache_.queries      = {device_memory<float>(queries * static_cast<std::size_t>(s.head_dim)),
-                           device_memory<float>(queries),
-                           device_memory<float>(queries),
-                           s.ring_queries(),
-                           s.num_q_heads(),
-                           s.head_dim};
+    std::vector<layer_state> states;
+    for (std::size_t i = 0; i < layers; ++i) {
+      auto const slot        = static_cast<std::int32_t>(i / s.num_layers);
+      std::int32_t const n   = s.max_tokens - (rows.staggered ? slot % 4 : 0);
+      std::int32_t const old = n - generated;  // tokens of the prompt
+      states.push_back({n, {old, std::min(64, old), n - 1 - s.score_every}});
+    }
+    cache_.state.layers = device_memory(states);
+    cache_.queries      = make_query_ring(cache_, kernel_.exact_lag, [this](std::size_t n, auto x) {
+      return device_memory<decltype(x)>(n);
+    });
     if (has(kernel_.conditioned, conditioning::centred)) {
       std::vector<float> offsets =
         normal_numbers(std::size_t{s.rows_per_slot()} * static_cast<std::size_t>(s.head_dim), 13);

@@ -60,14 +60,18 @@ int place_tokens(Case& c, Attention const& attention, std::uint32_t n)
           "cudaMemcpy");
   };
   read_ranges();
+  std::uint32_t const first_row = ranges[0].of.row;  // of any plan; it always has a slot
   for (std::size_t row = 0; row < host.shape.num_rows(); ++row) {
-    row_state& state  = host.state.rows[row];
-    state.append_slot = c.numbers().below(5) == 0 ? no_slot : c.numbers().below(state.tokens.high);
+    row_state& state   = host.state.rows[row];
+    bool const refused = row != first_row && c.numbers().below(5) == 0;
+    state.append_slot  = refused ? no_slot : c.numbers().below(state.tokens.high);
   }
+  c.upload();
+  read_ranges();  // which depend on who has a slot, as only such rows catch up, but not on where
   for (warp_range const& range : ranges) {
     std::uint32_t const first = (range.first_page + n) * page_tokens;
     row_state& state          = host.state.rows[range.of.row];
-    if (range.num_pages > n && first < state.tokens.high) {
+    if (range.num_pages > n && first < state.tokens.high && state.append_slot != no_slot) {
       state.append_slot =
         first + c.numbers().below(std::min(page_tokens, state.tokens.high - first));
     }

@@ -118,6 +118,9 @@ TEST_CASE("decode_attention: a variant for other caches or options is refused", 
   scored.cache.shape.score_every      = 2;
   scored.options.exact_lagged_queries = true;
   check_refused([&] { scored.attend(); }, "exact_lagged_queries");
+  scored.options.exact_lagged_queries = false;
+  scored.cache.queries.rounding       = lag_rounding::none;
+  check_refused([&] { scored.attend(); }, "lag ring must hold 8-bit codes");
 }
 
 TEST_CASE("decode_attention: layers that the cache or the workspace has not are refused",

@@ -105,6 +105,17 @@ TEST_CASE("int8_query_code: ties go to even, and a query of zeros has codes 0", 
   CHECK(diffkv::int8_query_factor(0.5f, 254.0f) == 1.0f);
 }
 
+TEST_CASE("int8_query_code: also of numbers whose multiples are none", "[host]")
+{
+  CHECK(diffkv::int8_query_code(3e38f, 3e38f) == 127.0f);
+  CHECK(diffkv::int8_query_code(-3e38f, 3e38f) == -127.0f);
+  CHECK(diffkv::int8_query_code(1e38f, 3e38f) == 42.0f);
+  CHECK(diffkv::int8_query_code(1.0f, 3e38f) == 0.0f);
+  float const infinity = diffkv::detail::infinity;
+  CHECK(diffkv::int8_query_code(infinity, infinity) == 0.0f);
+  CHECK(diffkv::int8_query_code(1.0f, infinity - infinity) == 0.0f);
+}
+
 TEST_CASE("default_lag_rounding: 8-bit queries where keys are codes, none where they are f16",
           "[attention]")
 {

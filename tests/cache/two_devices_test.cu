@@ -162,8 +162,7 @@ TEST_CASE("device_kv_cache: memory is that of the stream's device, whichever one
     for (void const* p :
          {static_cast<void const*>(table.ref().sums), static_cast<void const*>(ref.pool.base),
           static_cast<void const*>(ref.ring.ids), static_cast<void const*>(ref.table.entries),
-          static_cast<void const*>(ref.state.rows),
-          static_cast<void const*>(ref.queries.queries)}) {
+          static_cast<void const*>(ref.state.rows), static_cast<void const*>(ref.queries.codes)}) {
       CHECK(device_of(p) == 1);
     }
     CHECK(pool_bytes(0) == bytes_before);

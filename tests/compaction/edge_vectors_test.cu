@@ -154,7 +154,8 @@ struct edge_inputs {
   vectors<T const> v_host   = packed_from(values.data());
   vectors<T const> k_device = packed_from(device_keys.data());
   vectors<T const> v_device = packed_from(device_values.data());
-  // Queries go into the lag ring as f32, where a NaN that a rotation makes may carry any payload.
+  // Queries go into the lag ring as f32 or with their greatest magnitude in f32, where a NaN that a
+  // rotation makes may carry any payload.
   std::vector<T> queries = ordinary(keys.size());
   test::device_array<T> device_queries{queries};
 };

@@ -37,20 +37,28 @@ TEST_CASE("decode_plan: three rows over four warps are cut as by hand", "[host]"
   std::uint32_t const slot = 0;
   host::plan_decode(cache.ref(), {&slot, nullptr, 1}, {1, 1}, work.ref());
 
-  CHECK(work.ref().totals[0].num_pages == 6);
   CHECK(work.ref().totals[0].empty_rows == 1);
   CHECK(work.ref().totals[0].num_rows == 3);
-  // Pages 0 | 1 2 | 3 | 4 5: shares begin at 0, 1, 3, 4.
+  // The first row catches up: its high pages cost 24, its low ones, of twice as many tokens, 36;
+  // the last row's two low ones cost 24 each.
+  CHECK(work.ref().totals[0].cost == 3 * 24 + 36 + 2 * 24);
+  CHECK(work.ref().totals[0].catch_up == rows_catch_up::some);
+  // Pages begin at 0, 24, 48, 72, 108, 132, shares at 0, 39, 78, 117: 0 | 1 2 | 3 | 4 5.
   warp_range const* const ranges     = work.ref().ranges;
-  std::uint32_t const expected[4][4] = {{0, 0, 1, 3}, {0, 1, 2, 3}, {0, 3, 1, 3}, {2, 0, 2, 5}};
+  std::uint32_t const expected[4][5] = {
+    {0, 0, 1, 3, 0}, {0, 1, 2, 3, 15}, {0, 3, 1, 3, 6}, {2, 0, 2, 5, 9}};
   for (int w = 0; w < 4; ++w) {
     CAPTURE(w);
     CHECK(ranges[w].index == expected[w][0]);
     CHECK(ranges[w].first_page == expected[w][1]);
     CHECK(ranges[w].num_pages == expected[w][2]);
     CHECK(ranges[w].of.row == expected[w][3]);
-    CHECK(ranges[w].append_page == (w < 3 ? 1 : warp_range::no_append_page));
+    CHECK(ranges[w].early == expected[w][4]);
   }
+  CHECK(ranges[0].appends_after == 1);
+  CHECK(ranges[1].appends_after == 0);
+  CHECK(ranges[2].appends_after == warp_range::no_append);
+  CHECK(ranges[3].appends_after == warp_range::no_append);
   CHECK_FALSE(ranges[0].appends_within(1));
   CHECK(ranges[0].appends_within(2));
   CHECK(ranges[1].appends_within(1));
@@ -77,7 +85,8 @@ TEST_CASE("decode_plan: a row read twice is two launch rows beside each other", 
   test::host_workspace const work{cache.shape(), 1, {0, 1}, {1, 2, 2}};
   std::uint32_t const slot = 0;
   host::plan_decode(cache.ref(), {&slot, nullptr, 1}, {0, 1}, work.ref());
-  CHECK(work.ref().totals[0].num_pages == 12);
+  CHECK(work.ref().totals[0].cost == 2 * (3 * 16 + 3 * 24));
+  CHECK(work.ref().totals[0].catch_up == rows_catch_up::none);
   for (std::uint32_t w = 0; w < 2; ++w) {
     CHECK(work.ref().ranges[w].index == w);
     CHECK(work.ref().ranges[w].first_page == 0);
@@ -86,7 +95,23 @@ TEST_CASE("decode_plan: a row read twice is two launch rows beside each other", 
   }
 }
 
-TEST_CASE("decode_plan: every page is read once, by shares of equal size, in the order of the rows",
+TEST_CASE("decode_plan: of a row that is read twice the first pass catches up", "[host]")
+{
+  test::host_cache cache{test::plan_parts({1, 1, 1, 400, 1}, small_tiers())};
+  cache.ref().state.rows[0] = {{40, 70}, {3, 3}, 39};
+  cache.ref().layer(0, 0)   = {110, {100, 64, 108}};
+  test::host_workspace const work{cache.shape(), 1, {0, 1}, {1, 2, 2}};
+  std::uint32_t const slot = 0;
+  host::plan_decode(cache.ref(), {&slot, nullptr, 1}, {0, 1}, work.ref());
+  CHECK(work.ref().totals[0].cost == (3 * 24 + 3 * 36) + (3 * 16 + 3 * 24));
+  CHECK(work.ref().totals[0].catch_up == rows_catch_up::some);
+  // The shares of 150 each: pages of the first pass begin at 0, 24, 48, 72, 108, 144.
+  CHECK((work.ref().ranges[0].num_pages == 5 && work.ref().ranges[1].num_pages == 7));
+  CHECK((work.ref().ranges[1].index == 0 && work.ref().ranges[1].first_page == 5));
+  CHECK(work.ref().ranges[1].early == 6);
+}
+
+TEST_CASE("decode_plan: every page is read once, by shares of equal cost, in the order of the rows",
           "[host]")
 {
   for (std::uint64_t seed : {1u, 2u, 3u, 4u}) {
@@ -103,8 +128,8 @@ TEST_CASE("decode_plan: every page is read once, by shares of equal size, in the
     for (std::uint32_t layer = 0; layer < 3; ++layer) {
       warp_range const* const ranges = work.ranges + layer * grid.num_warps();
       planned_row const* const rows  = work.rows + layer * work.num_rows;
-      std::uint32_t index = 0, page = 0, least = 0xFFFF'FFFFu, most = 0;
-      bool in_order       = true;
+      std::uint32_t index = 0, page = 0, cost = 0;
+      bool in_order = true, is_fair = true;
       auto const pages_of = [&](std::uint32_t i) {
         return cache.ref().tiers.pages_for(tier::high, rows[i].high) +
                cache.ref().tiers.pages_for(tier::low, rows[i].low);
@@ -116,21 +141,29 @@ TEST_CASE("decode_plan: every page is read once, by shares of equal size, in the
         }
       };
       for (std::uint32_t w = 0; w < grid.num_warps(); ++w) {
-        least = ranges[w].num_pages < least ? ranges[w].num_pages : least;
-        most  = ranges[w].num_pages > most ? ranges[w].num_pages : most;
         if (ranges[w].num_pages == 0) { continue; }
+        // It begins with the page that its part of the cost begins in.
+        std::uint32_t const begin = share_begin(work.totals[layer].cost, w, grid.num_warps());
+        is_fair                   = is_fair && cost + ranges[w].early == begin;
         skip_read_rows();
         in_order = in_order && ranges[w].index == index && ranges[w].first_page == page &&
                    ranges[w].of.row == rows[index].row;
         for (std::uint32_t i = 0; i < ranges[w].num_pages; ++i) {
           skip_read_rows();
+          bool const scored    = rows[index].catches_up != 0 && index % grid.passes == 0;
+          bool const high      = page < cache.ref().tiers.pages_for(tier::high, rows[index].high);
+          page_cost const each = page_cost::of(16, 32, scored);
+          std::uint32_t const own = high ? each.high : each.low;
+          is_fair                 = is_fair && (i > 0 || ranges[w].early < own);
+          cost += own;
           ++page;
         }
       }
       skip_read_rows();
       CHECK(in_order);
       CHECK(index == work.num_rows);
-      CHECK(most - least <= 1);
+      CHECK(is_fair);
+      CHECK(cost == work.totals[layer].cost);
     }
   }
 }

@@ -31,6 +31,7 @@ struct sequence {
   diffkv::test::random random{51};
   float key_size   = 1.0f;
   float query_size = 1.0f;
+  bool keeps_f32   = false;  //!< the lag ring, though queries are rounded
 
   explicit sequence(int k, std::uint32_t num_layers, std::uint32_t group_size = 1)
   {
@@ -47,7 +48,8 @@ struct sequence {
   }
   void admit(int num_tokens)
   {
-    cache = std::make_unique<host_cache>(parts);
+    parts.exact_lagged_queries = options.exact_lagged_queries || keeps_f32;
+    cache                      = std::make_unique<host_cache>(parts);
     diffkv::host::admission const one{0, num_tokens};
     REQUIRE(diffkv::host::admit(cache->context(), &one, 1, paper_policy{}) == 0);
     auto const n = static_cast<std::size_t>(num_tokens);
@@ -147,6 +149,31 @@ TEST_CASE("decode_attention: after each catch-up all lags have the same scores",
   }
   CHECK(difference(by_lag[0], by_lag[1]) <= 1e-5);
   CHECK(difference(by_lag[0], by_lag[2]) <= 1e-5);
+}
+
+TEST_CASE("decode_attention: scores do not depend on when a query is rounded", "[host]")
+{
+  sequence rounded_at_once{4, 2, 3};
+  sequence kept_whole{4, 2, 3};
+  kept_whole.keeps_f32 = true;
+  for (sequence* s : {&rounded_at_once, &kept_whole}) {
+    s->admit(8);
+    for (int i = 0; i < 17; ++i) { s->step(); }
+  }
+  CHECK(rounded_at_once.cache->ref().queries.rounding == diffkv::lag_rounding::int8);
+  CHECK(kept_whole.cache->ref().queries.rounding == diffkv::lag_rounding::none);
+  for (std::uint32_t layer : {0u, 1u}) {
+    CHECK(rounded_at_once.scores(layer) == kept_whole.scores(layer));
+  }
+}
+
+TEST_CASE("decode_attention: exact queries from a ring of codes are refused", "[host]")
+{
+  sequence s{1, 1};
+  s.admit(3);
+  s.step();
+  s.options.exact_lagged_queries = true;
+  CHECK_THROWS_WITH(s.step(), diffkv::test::contains("exact_lagged_queries"));
 }
 
 TEST_CASE("decode_attention: each query adds the maximum of its group's probabilities", "[host]")

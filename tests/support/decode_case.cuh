@@ -174,7 +174,7 @@ template <class Config, class Variant, class T, class Out>
 class decode_case {
  public:
   explicit decode_case(host_cache_parts parts, std::uint64_t seed = 1)
-    : random_{seed}, host_{std::move(parts)}
+    : random_{seed}, host_{with_ring_of_variant(std::move(parts))}
   {
     host_.shuffle_pages(random_);
     options_.scale                = 1.0f / std::sqrt(static_cast<float>(shape().head_dim));
@@ -218,6 +218,12 @@ class decode_case {
   }
 
  private:
+  [[nodiscard]] static host_cache_parts with_ring_of_variant(host_cache_parts parts)
+  {
+    parts.exact_lagged_queries = Variant::exact_lag;
+    return parts;
+  }
+
   random random_;
   host_cache host_;
   std::unique_ptr<device_cache> mirror_{};

@@ -41,6 +41,8 @@ void for_each_field(cache_ref& c, F&& f)
   one("candidates", c.state.candidates, rows * num_stored_tiers * c.state.candidates_per_tier);
   one("layers", c.state.layers, layers);
   one("queries", c.queries.queries, ring * static_cast<std::size_t>(shape.head_dim));
+  one("query codes", c.queries.codes, ring * static_cast<std::size_t>(shape.head_dim));
+  one("largest of queries", c.queries.largest, ring);
   one("lse", c.queries.lse, ring);
   one("offset logits", c.queries.offset_logits, ring);
 }

@@ -46,6 +46,7 @@ struct host_cache_parts {
   std::vector<float> key_offsets{};  //!< [num_layers, num_heads, head_dim] where centred
   //! [1], or one per row: [num_slots, num_layers, num_heads].
   std::vector<thresholds> limits{thresholds{}};
+  bool exact_lagged_queries = false;  //!< as cache_options
 };
 
 //! Owns what a cache_ref points at. Every byte of the pool is 0xFF at first, so that what nobody
@@ -65,7 +66,11 @@ class host_cache {
       layers_(std::size_t{shape().num_slots} * shape().num_layers),
       lse_(layers_.size() * shape().ring_queries() * shape().num_q_heads()),
       offset_logits_(lse_.size()),
-      queries_(lse_.size() * static_cast<std::size_t>(shape().head_dim)),
+      rounding_{ring_rounding(parts_.tiers.high.format.key, parts_.tiers.low.format.key,
+                              parts_.exact_lagged_queries)},
+      queries_(rounding_ == lag_rounding::none ? ring_elements() : 0),
+      query_codes_(rounding_ == lag_rounding::int8 ? ring_elements() : 0),
+      largest_(rounding_ == lag_rounding::int8 ? lse_.size() : 0),
       context_{handles()}
   {
     std::memset(pool_.ref().base, 0xFF, pool_.size_bytes());
@@ -80,6 +85,10 @@ class host_cache {
   void shuffle_pages(random& r) { shuffle(ref().ring.ids, ref().ring.capacity, r); }
 
  private:
+  [[nodiscard]] std::size_t ring_elements() const
+  {
+    return lse_.size() * static_cast<std::size_t>(shape().head_dim);
+  }
   [[nodiscard]] cache_ref handles()
   {
     cache_ref r{};
@@ -91,6 +100,7 @@ class host_cache {
     r.state       = {rows_.data(),   window_.data(), candidates_.data(),
                      layers_.data(), shape().window, shape().candidates_per_tier()};
     r.queries     = {queries_.data(),        lse_.data(),           offset_logits_.data(),
+                     query_codes_.data(),    largest_.data(),       rounding_,
                      shape().ring_queries(), shape().num_q_heads(), shape().head_dim};
     r.limits.data = parts_.limits.data();
     if (parts_.limits.size() > 1) {
@@ -114,9 +124,24 @@ class host_cache {
   std::vector<layer_state> layers_;
   std::vector<float> lse_;
   std::vector<float> offset_logits_;
+  lag_rounding rounding_;
   std::vector<float> queries_;
+  std::vector<std::int8_t> query_codes_;
+  std::vector<float> largest_;
   host::context context_;
 };
+
+//! A query of one lag ring into another one like it.
+inline void copy_query(query_ring_ref const& from, query_ring_ref const& to, std::size_t i)
+{
+  auto const dim = static_cast<std::size_t>(from.head_dim);
+  if (from.rounding == lag_rounding::int8) {
+    std::copy_n(from.codes_of(i), dim, to.codes_of(i));
+    to.largest[i] = from.largest[i];
+  } else {
+    std::copy_n(from.query(i), dim, to.query(i));
+  }
+}
 
 //! Pages for a row that is to hold `tokens`, claimed and put in place. The tokens are not written.
 inline void reserve_row(host::context const& ctx, std::size_t row, tier_counts tokens)

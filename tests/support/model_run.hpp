@@ -34,7 +34,7 @@ class model_run {
       random_{seed},
       harmonic_{setup_.shape.max_tokens},
       cache_{{setup_.shape, setup_.tiers, num_pages, setup_.conditioned, setup_.key_offsets,
-              setup_.limits}},
+              setup_.limits, setup_.options.exact_lagged_queries}},
       sequences_(setup_.shape.num_slots)
   {
     policy_.kind                 = setup_.policy.kind;

@@ -45,12 +45,11 @@ class score_comparison {
       query_ring_ref const& wanted = twin_.ref().queries;
       query_ring_ref const& got    = answer_.ref().queries;
       query_ring_ref const& to     = before_.ref().queries;
-      float const* const q         = got.query(index, position, q_head);
-      if (!same_numbers(q, wanted.query(index, position, q_head), dim)) { report("ring query; "); }
-      std::copy_n(q, dim, to.query(index, position, q_head));
+      std::size_t const i          = wanted.index(index, position, q_head);
+      if (!same_query(got, wanted, i)) { report("ring query; "); }
+      copy_query(got, to, i);
 
-      std::size_t const i = wanted.index(index, position, q_head);
-      double const lse    = wanted.lse[i];
+      double const lse = wanted.lse[i];
       if (std::isfinite(lse)
             ? !(difference(got.lse[i], lse) <= bounds.lse * (1 + std::fabs(lse) / 25))
             : std::isfinite(got.lse[i])) {
@@ -104,6 +103,16 @@ class score_comparison {
   }
 
   //! Bit for bit, but for what NaN looks like.
+  [[nodiscard]] static bool same_query(query_ring_ref const& a, query_ring_ref const& b,
+                                       std::size_t i)
+  {
+    auto const dim = static_cast<std::size_t>(b.head_dim);
+    if (b.rounding == lag_rounding::int8) {
+      return std::memcmp(a.codes_of(i), b.codes_of(i), dim) == 0 &&
+             same_numbers(a.largest + i, b.largest + i, 1);
+    }
+    return same_numbers(a.query(i), b.query(i), dim);
+  }
   [[nodiscard]] static bool same_numbers(float const* a, float const* b, std::size_t n)
   {
     for (std::size_t i = 0; i < n; ++i) {

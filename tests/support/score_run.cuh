@@ -89,8 +89,9 @@ class score_run {
     host_cache_parts p =
       decode_parts<Config>(setup_.slots, setup_.heads, Variant::group_size, setup_.max_tokens,
                            setup_.layers, Variant::score_every);
-    p.shape.window = setup_.window;
-    p.num_pages    = p.num_pages * setup_.sixths_of_pages / 6;
+    p.exact_lagged_queries = Variant::exact_lag;
+    p.shape.window         = setup_.window;
+    p.num_pages            = p.num_pages * setup_.sixths_of_pages / 6;
     p.limits.clear();
     for (std::size_t i = 0; i < p.shape.num_rows(); ++i) {
       float const low = random_.pick(std::vector<float>{0.0f, 0.3f, 0.8f});
@@ -154,10 +155,10 @@ class score_run {
       host::append(twin_.context(), batch.data(), count, layer, v, v,
                    packed(query.data(), shape().num_q_heads(), shape().head_dim));
     }
-    std::vector<float> const kept = take_new_queries(batch);
+    take_new_queries(batch);
     mirror_->upload(twin_.ref());
+    give_new_queries(batch);
     mirror_->download(before_.ref());
-    give_new_queries(batch, kept);
     attend_on_host(batch, query);
     auto const last = attend_on_device(batch, query);
     mirror_->download(answer_.ref());
@@ -189,29 +190,30 @@ class score_run {
       for (std::uint32_t layer = 0; stored(slot) && layer < shape().num_layers; ++layer) {
         std::int32_t const position = twin_.ref().layer(slot, layer).num_tokens - 1;
         for (std::uint32_t q_head = 0; q_head < shape().num_q_heads(); ++q_head) {
-          f(twin_.ref().queries.query(shape().layer_of(slot, layer), position, q_head));
+          f(twin_.ref().queries.index(shape().layer_of(slot, layer), position, q_head));
         }
       }
     }
   }
-  //! Takes what `append` put into the ring, as decode attention puts it there, too.
-  [[nodiscard]] std::vector<float> take_new_queries(std::vector<std::uint32_t> const& batch) const
+  //! Takes what `append` put into the ring, as decode attention puts it there, too: something else lies
+  //! there until it does. On the host `before` has it meanwhile.
+  void take_new_queries(std::vector<std::uint32_t> const& batch)
   {
-    std::vector<float> kept;
-    for_new_queries(batch, [&](float* q) {
-      kept.insert(kept.end(), q, q + shape().head_dim);
-      std::fill_n(q, shape().head_dim, 123.0f);
+    query_ring_ref const& ring = twin_.ref().queries;
+    for_new_queries(batch, [&](std::size_t i) {
+      copy_query(ring, before_.ref().queries, i);
+      if (ring.rounding == lag_rounding::int8) {
+        std::fill_n(ring.codes_of(i), shape().head_dim, std::int8_t{123});
+        ring.largest[i] = 123.0f;
+      } else {
+        std::fill_n(ring.query(i), shape().head_dim, 123.0f);
+      }
     });
-    return kept;
   }
-  void give_new_queries(std::vector<std::uint32_t> const& batch,
-                        std::vector<float> const& kept) const
+  void give_new_queries(std::vector<std::uint32_t> const& batch)
   {
-    auto from = kept.begin();
-    for_new_queries(batch, [&](float* q) {
-      std::copy_n(from, shape().head_dim, q);
-      from += shape().head_dim;
-    });
+    for_new_queries(
+      batch, [&](std::size_t i) { copy_query(before_.ref().queries, twin_.ref().queries, i); });
   }
 
   void attend_on_host(std::vector<std::uint32_t> const& batch, std::vector<float> const& query)

@@ -143,10 +143,13 @@ TEST_CASE("row_state: rows, windows, candidates and query rings do not overlap",
       // A launch writes the query of t while it reads those of t - k .. t - 1.
       for (int position = 7; position <= 7 + shape.score_every; ++position) {
         for (std::uint32_t q = 0; q < shape.num_q_heads(); ++q) {
-          std::size_t const at = shape.layer_of(slot, layer);
-          cells.insert(cache.ref().queries.query(at, position, q));
-          cells.insert(cache.ref().queries.lse + cache.ref().queries.index(at, position, q));
-          expected += 2;
+          std::size_t const at               = shape.layer_of(slot, layer);
+          diffkv::query_ring_ref const& ring = cache.ref().queries;
+          std::size_t const i                = ring.index(at, position, q);
+          cells.insert(ring.codes_of(i));
+          cells.insert(ring.largest + i);
+          cells.insert(ring.lse + i);
+          expected += 3;
         }
       }
     }

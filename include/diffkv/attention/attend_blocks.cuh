@@ -54,11 +54,11 @@ __device__ void fold_affine(row_accumulator<Traits>& row, int s, int group,
 //! loop: the code of both tiers is more than a multiprocessor keeps at hand, and fetching it costs more
 //! than moving logits along.
 //! @param tokens  from first_block on, that exist
-template <class Tile, int Blocks, class Traits>
+template <class Tile, int Blocks, class Traits, bool All>
 __device__ void multiply_and_score(float (&logits)[Traits::sets][2 * Blocks], std::uint32_t tile,
                                    int first_block, int tokens, float soft_cap,
-                                   row_queries<Traits> const& queries, score_path<Traits>& scores,
-                                   fragment_lane at) noexcept
+                                   row_queries<Traits> const& queries,
+                                   score_path<Traits, All>& scores, fragment_lane at) noexcept
 {
   constexpr int sets     = Traits::sets;
   constexpr int at_once  = min_of(Blocks, 2);
@@ -81,9 +81,13 @@ __device__ void multiply_and_score(float (&logits)[Traits::sets][2 * Blocks], st
       if (Blocks == in_pairs || begin + b < Blocks) {
         key_block<Tile> keys;
         keys.load(tile, block, at);
-        auto products = scores.template products<Tile>();
-        multiply(keys, queries.template of<Tile>(), x, products);
-        sum[1] = scores.template sum_of<Tile>(products, tile, block, soft_cap, at);
+        if (scores.catches_up()) {
+          auto products = scores.template products<Tile>();
+          multiply(keys, queries.template of<Tile>(), x, products);
+          sum[1] = scores.template sum_of<Tile>(products, tile, block, soft_cap, at);
+        } else {
+          multiply(keys, queries.template of<Tile>(), x, no_more_columns{});
+        }
       }
 #pragma unroll
       for (int s = 0; s < sets; ++s) {
@@ -91,9 +95,11 @@ __device__ void multiply_and_score(float (&logits)[Traits::sets][2 * Blocks], st
         moving[s][2 * in_pairs - 1] = x[s][1];
       }
     }
-    scores.template update<Tile>(at_once == 1 ? sum[1] : sum[0], at_once == 1 ? 0.0f : sum[1], tile,
-                                 first_block + begin,
-                                 min_of(tokens - begin * block_tokens, at_once * block_tokens), at);
+    if (scores.catches_up()) {
+      scores.template update<Tile>(
+        at_once == 1 ? sum[1] : sum[0], at_once == 1 ? 0.0f : sum[1], tile, first_block + begin,
+        min_of(tokens - begin * block_tokens, at_once * block_tokens), at);
+    }
   }
 #pragma unroll
   for (int s = 0; s < sets; ++s) {

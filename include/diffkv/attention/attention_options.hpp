@@ -5,7 +5,7 @@
 //! @file
 //! How attention is computed: the options of decode and prompt attention.
 //! Read before this: attention/score_update.hpp.  Read next: attention/decode_workspace.hpp.
-#include <diffkv/attention/score_update.hpp>  // what exact_lagged_queries overrides
+#include <diffkv/quant/lag_rounding.hpp>  // what exact_lagged_queries overrides
 
 #include <cstdint>
 
@@ -17,7 +17,8 @@ struct attention_options {
   float soft_cap = 0.0f;            //!< > 0: logit := cap * tanh(logit / cap)
   std::int32_t sliding_window = 0;  //!< > 0: only the last so many positions are attended to
   int splits                  = 1;  //!< parts of a row that the host computes apart and merges
-  //! Overrides the default per format (attention/score_update.hpp).
+  //! Overrides the default per format (quant/lag_rounding.hpp); wants a cache made with the option of this
+  //! name.
   bool exact_lagged_queries = false;
 };
 

@@ -35,12 +35,12 @@ DIFFKV_KERNEL void __launch_bounds__(Traits::warps * 32, 1)
   if (self.at.lane < 2) { cta.parts[2 * warp + self.at.lane].index = row_part::none; }
   __syncwarp();
   if (range.num_pages > 0) {
-    self.read_pages(range);
+    self.read_pages(range, totals.catch_up);
   } else {
     wait_for_previous();
   }
   if (totals.empty_rows > 0) { self.store_empty_rows(totals.num_rows); }
-  row_merge<Traits, T, Out>{p, place, self.at.lane}.run(p.num_warps, totals.num_pages);
+  row_merge<Traits, T, Out>{p, place, self.at.lane}.run(p.num_warps, totals.cost);
 }
 
 //! Whether vectors of `v`, and every n-th element of them, are aligned to n elements.
@@ -79,6 +79,12 @@ void expect_decodable(cache_ref const& cache, std::uint32_t layer, attention_opt
   DIFFKV_EXPECTS(Traits::score_every == 0 || cache.queries.places == shape.ring_queries(),
                  "cache: the lag ring has " + std::to_string(cache.queries.places) +
                    " places, not score_every + 1");
+  DIFFKV_EXPECTS(
+    Traits::score_every == 0 ||
+      (cache.queries.rounding == lag_rounding::int8) == Traits::codes_in_ring,
+    std::string{"cache: its lag ring must hold "} +
+      (Traits::codes_in_ring ? "8-bit codes" : "f32 (cache_options::exact_lagged_queries)") +
+      " for this variant");
   DIFFKV_EXPECTS(
     variant::soft_cap == (options.soft_cap > 0.0f),
     "options: soft_cap must be greater than 0 with a variant that has one, and 0 else");
@@ -162,7 +168,8 @@ template <class Config, class Variant>
 //! @param cache      handles in device memory
 //! @param layer      of those planned
 //! @param policy     as `step` was given it; what it points at lies in device memory
-//! @param options    `splits` is not read, the plan splits; `exact_lagged_queries` must be the variant's
+//! @param options    `splits` is not read, the plan splits; `exact_lagged_queries` must be the variant's,
+//!                   and the cache's where all its keys are codes
 //! @param work       the plan of this step; one launch at a time
 //! @param query      [batch, num_q_heads, head_dim], rotary embedding applied, not conditioned; device memory,
 //!                   read faster where address and strides are multiples of 16 bytes

@@ -20,7 +20,7 @@ struct decode_plan_tuning_sm90 {
   static constexpr unsigned least   = 256;   //!< of a CTA, at least
   static constexpr unsigned ctas    = 264;   //!< of a launch, where layers are few: two per SM
   static constexpr unsigned parts   = 4;     //!< CTAs of a layer, at most
-  static constexpr unsigned rows    = 8192;  //!< of a layer that are counted at a time
+  static constexpr unsigned rows    = 4096;  //!< of a layer that are counted at a time
 };
 
 namespace detail {
@@ -47,90 +47,140 @@ struct plan_block {
         p.sequences[layer * p.workspace_sequences + found.at.sequence] = {
           found.at.slot, state.num_tokens, state.queries, due.first, due.last, 0};
       }
-      planned_row const row = rows.plan(found, due.catches_up);
+      planned_row const row = rows.plan(found);
       planned_row* const to = p.planned_rows + layer * p.workspace_rows + std::size_t{r} * p.passes;
 #pragma unroll 1
       for (std::uint32_t pass = 0; pass < p.passes; ++pass) { to[pass] = row; }
     }
   }
 
-  //! The range that begins with page `page` of the counted rows.
-  [[nodiscard]] __device__ warp_range range_at(counted_rows const& counted, std::uint32_t page,
-                                               std::uint32_t num_pages) const
+  //! A page of the layer.
+  struct page_place {
+    std::uint32_t index = 0;  //!< of its row in the launch
+    std::uint32_t own   = 0;  //!< within the row
+    std::uint32_t page  = 0;  //!< within the layer
+    std::uint32_t early = 0;  //!< see warp_range
+    found_row row{};
+  };
+  //! The page that `cost`, among the counted rows, lies in.
+  //! @param before  pages in front of the counted rows
+  [[nodiscard]] __device__ page_place find(counted_rows const& counted, std::uint32_t before,
+                                           std::uint32_t cost) const
   {
-    std::uint32_t const i = rows.row_of_page(counted.count, page);
-    found_row const found = rows.find(counted.first + i);
-    std::uint32_t own     = page - (i == 0 ? 0 : rows.ends[i - 1]);
-    std::uint32_t index   = counted.first + i;
-    if (p.passes > 1) {
-      std::uint32_t const of_pass = pages_filled_by<typename Layouts::high>(found.tokens.high) +
-                                    pages_filled_by<typename Layouts::low>(found.tokens.low);
-      index = index * p.passes + own / of_pass;
-      own %= of_pass;
+    std::uint32_t const i     = rows.row_at(counted.count, cost);
+    page_count const in_front = i == 0 ? page_count{} : rows.ends[i - 1];
+    page_place place;
+    place.row          = rows.find(counted.first + i);
+    row_cost of_pass   = rows.cost_of(place.row.tokens, place.row.catches_up);
+    std::uint32_t left = cost - in_front.cost;
+    std::uint32_t pass = 0;
+    if (p.passes > 1 && left >= of_pass.total()) {
+      left -= of_pass.total();
+      of_pass = rows.cost_of(place.row.tokens, false);
+      pass    = 1 + left / of_pass.total();
+      left %= of_pass.total();
     }
-    std::uint32_t const append_page =
-      found.append_slot == no_slot
-        ? warp_range::no_append_page
-        : found.append_slot / static_cast<std::uint32_t>(Layouts::high::tokens_per_page);
-    return {rows.plan(found, rows.due_in(found.state).catches_up), index, own, num_pages,
-            append_page};
+    place.own   = of_pass.page_at(left);
+    place.early = left - of_pass.begin_of(place.own);
+    place.index = (counted.first + i) * p.passes + pass;
+    place.page  = before + in_front.pages + pass * of_pass.pages() + place.own;
+    return place;
+  }
+  //! The range that begins there.
+  [[nodiscard]] __device__ warp_range range_at(page_place const& place) const
+  {
+    found_row const& found = place.row;
+    constexpr auto in_page = static_cast<std::uint32_t>(Layouts::high::tokens_per_page);
+    std::uint16_t const appends_after =
+      found.append_slot == no_slot ? warp_range::no_append
+                                   : warp_range::pages_to(found.append_slot / in_page, place.own);
+    return {rows.plan(found), place.index,
+            place.own,        0,
+            appends_after,    static_cast<std::uint16_t>(place.early)};
   }
 
-  //! The part's ranges that begin in the counted rows; with the first rows also those without pages.
-  //! @param before  pages in front of the counted rows
-  //! @param total   pages of the layer
-  __device__ void write_ranges(counted_rows const& counted, std::uint32_t before,
-                               std::uint32_t total) const
+  //! The part's ranges, as far as they begin or end in the counted rows; with the first rows also those of
+  //! a layer without pages. A lane finds where a range begins, which is where the one before ends: the last
+  //! lane of a warp has none of its own.
+  //! @param before  what lies in front of the counted rows
+  //! @param total   of the layer
+  __device__ void write_ranges(counted_rows const& counted, page_count const& before,
+                               page_count const& total) const
   {
-    // share_begin in two parts: the whole pages that every warp gets, and its share of the rest.
+    // share_begin in two parts: what every warp gets, and its share of the rest.
     std::uint32_t const num_warps = p.num_warps.divisor;
-    std::uint32_t const all_get   = p.num_warps.quotient(total);
-    std::uint32_t const rest      = total - all_get * num_warps;
+    std::uint32_t const all_get   = p.num_warps.quotient(total.cost);
+    std::uint32_t const rest      = total.cost - all_get * num_warps;
     warp_range* const ranges      = p.ranges + std::size_t{rows.layer} * num_warps;
     std::uint32_t const last      = min(num_warps, (part + 1) * p.ranges_of_part);
+    std::uint32_t const has       = counted.sum.cost;
+    bool const has_last           = has > 0 && before.cost + has == total.cost;
+    std::uint32_t const warp = threadIdx.x / 32, lane = threadIdx.x % 32;
 #pragma unroll 1
-    for (std::uint32_t w = part * p.ranges_of_part + threadIdx.x; w < last; w += blockDim.x) {
-      std::uint32_t const of_rest = p.num_warps.quotient(rest * w);
-      std::uint32_t const page    = all_get * w + of_rest;
-      std::uint32_t const pages   = all_get + p.num_warps.quotient(rest * (w + 1)) - of_rest;
-      if (pages == 0) {
-        if (counted.first == 0) { ranges[w] = {}; }
-      } else if (page >= before && page - before < counted.num_pages) {
-        ranges[w] = range_at(counted, page - before, pages);
+    for (std::uint32_t from = part * p.ranges_of_part + warp * 31; from < last;
+         from += blockDim.x / 32 * 31) {
+      std::uint32_t const w = min(from + lane, last);
+      // Among the counted rows; beyond them where it lies in front.
+      std::uint32_t const at = all_get * w + p.num_warps.quotient(rest * w) - before.cost;
+      bool const begins      = at < has;
+      bool const is_end      = begins || (has_last && at == has);
+      page_place place;
+      place.page = total.pages;
+      if (begins) { place = find(counted, before.pages, at); }
+      std::uint32_t const end = __shfl_down_sync(0xFFFF'FFFFu, place.page, 1);
+      bool const ends         = __shfl_down_sync(0xFFFF'FFFFu, is_end ? 1 : 0, 1) != 0;
+      if (lane == 31 || w >= last) { continue; }
+      if (!begins && !ends) {
+        if (total.cost == 0 && counted.first == 0) { ranges[w] = {}; }
+        continue;
       }
+      warp_range range{};
+      if (begins) {
+        range           = range_at(place);
+        range.num_pages = 0u - place.page;  // until the end is known
+      } else {
+        range = ranges[w];
+      }
+      if (ends) {
+        range.num_pages += end;
+        if (range.num_pages == 0) { range = {}; }
+      }
+      ranges[w] = range;
     }
   }
 
   //! All rows are counted at one time.
   __device__ void plan_at_once() const
   {
-    std::uint32_t empty        = 0;
-    counted_rows const counted = rows.count_from(0, empty);
-    write_ranges(counted, 0, counted.num_pages);
+    counted_rows const counted = rows.count_from(0);
+    write_ranges(counted, {}, counted.sum);
     write_rows();
-    write_total(counted.num_pages, empty);
+    write_total(counted.sum);
   }
   //! Rows are counted twice: all of them for the total, then some at a time.
   __device__ void plan_by_turns() const
   {
-    std::uint32_t const total = rows.count_all();
-    std::uint32_t before = 0, empty = 0;
+    page_count const total = rows.count_all();
+    page_count before{};
     for (std::uint32_t first = 0; first < max(rows.num_rows, 1u); first += rows.at_a_time()) {
-      counted_rows const counted = rows.count_from(first, empty);
+      counted_rows const counted = rows.count_from(first);
       write_ranges(counted, before, total);
-      before += counted.num_pages;
+      before += counted.sum;
       __syncthreads();
     }
     write_rows();
-    write_total(total, empty);
+    write_total(total);
   }
-  //! @param empty  launch rows without tokens that the thread has met
-  __device__ void write_total(std::uint32_t num_pages, std::uint32_t empty) const
+  //! @pre all rows were counted
+  __device__ void write_total(page_count const& all) const
   {
-    if (part != 0) { return; }
-    empty = rows.sum(empty);
+    if (part != 0 || threadIdx.x >= 32) { return; }
+    std::uint32_t const of_warp =
+      threadIdx.x < blockDim.x / 32 ? rows.shared.kinds_of_warp[threadIdx.x] : 0;
+    std::uint32_t const kinds = __reduce_or_sync(0xFFFF'FFFFu, of_warp);
     if (threadIdx.x == 0) {
-      p.totals[rows.layer] = {num_pages, empty, rows.num_rows * p.passes, 0};
+      p.totals[rows.layer] = {all.cost, rows.shared.empty_rows, rows.num_rows * p.passes,
+                              rows_of_kinds((kinds & 2u) != 0, (kinds & 1u) != 0)};
     }
   }
 };
@@ -140,7 +190,7 @@ DIFFKV_KERNEL void __launch_bounds__(Tuning::threads)
   plan_decode_kernel(__grid_constant__ decode_plan_params const p)
 {
   __shared__ decode_plan_shared shared;
-  extern __shared__ std::uint32_t plan_ends[];
+  extern __shared__ page_count plan_ends[];
   std::uint32_t const layer = blockIdx.x / p.parts;
   std::uint32_t const part  = blockIdx.x % p.parts;
   wait_for_previous_alone();  // attention reads its plan before it waits
@@ -244,10 +294,10 @@ void plan_decode(cache_ref const& cache, batch_ref const& batch, layer_range lay
   auto* const kernel = most <= shape.at_a_time()
                          ? detail::plan_decode_kernel<layouts, tuning, true>
                          : detail::plan_decode_kernel<layouts, tuning, false>;
-  detail::launch(
-    kernel,
-    {static_cast<unsigned>(grid), shape.threads, shape.at_a_time() * sizeof(std::uint32_t), true},
-    stream, detail::make_plan_params(cache, batch, layers, work, shape));
+  detail::launch(kernel,
+                 {static_cast<unsigned>(grid), shape.threads,
+                  shape.at_a_time() * sizeof(detail::page_count), true},
+                 stream, detail::make_plan_params(cache, batch, layers, work, shape));
 }
 
 }  // namespace diffkv

@@ -5,7 +5,7 @@
 //! @file
 //! What follows at compile time from a configuration and a variant of decode attention: tiles, columns,
 //! registers, shared memory, and the tuning.
-//! Read before this: attention/decode_tile.hpp.  Read next: attention/query_fragments.cuh.
+//! Read before this: attention/decode_tile.hpp.  Read next: attention/query_codes.cuh.
 #include <diffkv/attention/decode_tile.hpp>
 #include <diffkv/attention/decode_workspace.hpp>
 #include <diffkv/table/static_config.hpp>
@@ -43,6 +43,21 @@ struct decode_traits {
   static constexpr bool needs_positions = has_scores || Variant::sliding_window;
   static constexpr bool centred         = has(Config::conditioned, conditioning::centred);
   static constexpr bool rotated         = has(Config::conditioned, conditioning::rotated);
+
+  //! Whether the lag ring holds 8-bit codes.
+  static constexpr bool codes_in_ring =
+    ring_rounding(layouts::high::geometry.format.key, layouts::low::geometry.format.key,
+                  Variant::exact_lag) == lag_rounding::int8;
+
+  //! Of the pages of a row.
+  [[nodiscard]] static DIFFKV_HOST_DEVICE constexpr row_cost cost_of(std::uint32_t high_pages,
+                                                                     std::uint32_t low_pages,
+                                                                     bool catches_up) noexcept
+  {
+    return {high_pages, low_pages,
+            page_cost::of(static_cast<std::uint32_t>(layouts::high::tokens_per_page),
+                          static_cast<std::uint32_t>(layouts::low::tokens_per_page), catches_up)};
+  }
 
   // Heads: a row is read once for as many q_heads as the sums of a warp have registers for.
   static constexpr int group_size = Variant::group_size;
@@ -102,7 +117,7 @@ struct decode_traits {
   //! By way of shared memory go the columns of four queries, four vectors where a rotation has several
   //! blocks or queries are kept, and sums that change their order.
   static constexpr bool stages_vectors =
-    (rotated && rotation_block(head_dim) != head_dim) || reorders || has_scores;
+    (rotated && rotation_block(head_dim) != head_dim) || reorders || (has_scores && !codes_in_ring);
   static constexpr std::uint32_t stage_bytes =
     4u *
     static_cast<std::uint32_t>(max_of(stages_vectors ? 4 * head_dim : 0,

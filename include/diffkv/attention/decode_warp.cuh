@@ -89,7 +89,13 @@ struct decode_warp {
         rotate_share<Traits::head_dim, groups, 8, 1>(x, place.stage(), at.lane);
       }
       if constexpr (Traits::has_scores) {
-        if (kept != not_kept) { lag().template keep<share>(x, s, target, kept); }
+        if (kept != not_kept) {
+          if constexpr (Traits::codes_in_ring) {
+            lag().template keep_codes<share>(x, s, target, kept);
+          } else {
+            lag().template keep<share>(x, s, target, kept);
+          }
+        }
       }
       columns.set(s, x, options.scale * unit, reinterpret_cast<std::uint32_t*>(place.stage()), at);
     }
@@ -109,9 +115,12 @@ struct decode_warp {
         p.options.sliding_window > 0 ? plan.num_tokens - p.options.sliding_window : -1;
     }
     if constexpr (Scores::enabled) {
-      lag().load(scores, target, plan,
-                 ceil_div(p.rows[note.index].high,
-                          static_cast<std::uint32_t>(Traits::high_tile::page_tokens)));
+      scores.set_catches_up(is_scored(note.index, note.flags));
+      if (scores.catches_up()) {
+        lag().load(scores, target, plan,
+                   ceil_div(p.rows[note.index].high,
+                            static_cast<std::uint32_t>(Traits::high_tile::page_tokens)));
+      }
     }
     sums.clear();
   }
@@ -124,28 +133,34 @@ struct decode_warp {
                          Scores& scores) noexcept
   {
     weight_exchange const exchange{at};
-    if constexpr (Scores::enabled) { lag().open(scores, note, page, ordinal); }
+    if constexpr (Scores::enabled) {
+      if (scores.catches_up()) { lag().open(scores, note, page, ordinal); }
+    }
     attend_tile<Tile, Whole>(tile, note.tokens(), p.options.soft_cap, queries, sums, scores,
                              exchange, at);
-    if constexpr (Scores::enabled) { scores.close_page(); }
+    if constexpr (Scores::enabled) {
+      if (scores.catches_up()) { scores.close_page(); }
+    }
     __syncwarp();  // the slot may be filled again
   }
 
   //! The row's last tile in this warp was read.
   //! @param pages_read  of the row in this warp
-  //! @param behind      pages of the warp up to here
+  //! @param begin       of the row, as row_part::begin
   //! @param is_last     the warp's range ends here
-  template <bool CatchesUp>
-  __device__ void end_row(row_note const& note, std::uint32_t pages_read, std::uint32_t behind,
-                          bool is_last, bool in_low) noexcept
+  template <class Scores>
+  __device__ void end_row(row_note const& note, std::uint32_t pages_read, std::uint32_t begin,
+                          bool is_last, bool in_low, Scores const& scores) noexcept
   {
     close(sums, in_low, place.stage(), at);
     bool const has_candidate = at.lane < num_stored_tiers * places;
     if (pages_read == note.pages) {
       target_type const target{p, note.index};
       store_whole_row(target, sums, queries.offset, note.kept, place.stage(), at);
-      if constexpr (CatchesUp) {
-        store_scores(target, has_candidate ? place.record()[at.lane] : candidate{}, at.lane);
+      if constexpr (Scores::enabled) {
+        if (scores.catches_up()) {
+          store_scores(target, has_candidate ? place.record()[at.lane] : candidate{}, at.lane);
+        }
       }
       __syncwarp();
       return;
@@ -153,18 +168,20 @@ struct decode_warp {
     partial_row<Traits> const part =
       is_last ? place.last_part(place.warp) : place.first_part(place.warp);
     store_partial(part, sums, queries.offset, at);
-    if constexpr (CatchesUp) {
-      if (has_candidate) { part.candidates()[at.lane] = place.record()[at.lane]; }
+    if constexpr (Scores::enabled) {
+      if (scores.catches_up() && has_candidate) {
+        part.candidates()[at.lane] = place.record()[at.lane];
+      }
     }
     if (at.lane == 0) {
       row_part& left = place.cta->parts[2 * place.warp + (is_last ? 1 : 0)];
       left.index     = note.index;
-      left.flags     = (CatchesUp ? row_flag::catches_up : 0u) |
+      left.flags     = (is_scored(note.index, note.flags) ? row_flag::catches_up : 0u) |
                    (note.ordinal == 0 ? part_flag::begins : 0u) |
                    (note.ordinal + pages_read == note.pages ? part_flag::ends : 0u);
-      left.first_page = behind - pages_read;
-      left.ordinal    = note.ordinal;
+      left.begin      = begin;
       left.pages      = note.pages;
+      left.high_pages = note.high_pages;
       left.kept       = note.kept;
     }
     __syncwarp();
@@ -184,7 +201,8 @@ struct decode_warp {
   }
 
   //! All tiles of the warp's range.
-  __device__ void read_pages(warp_range const& range) noexcept
+  //! @param catch_up  of the launch
+  __device__ void read_pages(warp_range const& range, rows_catch_up catch_up) noexcept
   {
     page_stream<slots> stream;
     stream.init(place.barriers(), at.lane);
@@ -208,6 +226,7 @@ struct decode_warp {
     row_note row{};
     std::uint32_t page      = 0;  // of the warp's
     std::uint32_t row_begin = 0;  // first page of the row at hand
+    std::uint32_t row_at    = 0;  // as row_part::begin
     bool in_low             = false;
     int slot                = 0;  // of the tile at hand
     int into                = 0;  // of the next request
@@ -218,10 +237,7 @@ struct decode_warp {
     bool is_first    = true;
     int most_pending = max_of(ahead, 1);
 
-    // Rows that catch up have code of their own, so that they are all who pay for it: what it needs
-    // in registers, and room for instructions. @return whether there is more, for the other code
     auto const read_rows = [&](auto scores) {
-      using scores_type = decltype(scores);
 #pragma unroll 1
       for (;;) {
 #pragma unroll 1
@@ -235,7 +251,7 @@ struct decode_warp {
           }
           into = slot_after(into);
         }
-        if (pending == 0) { return false; }
+        if (pending == 0) { return; }
         if (is_first) {
           if (ahead > 0) { wait_for_previous(); }
           keep(something);
@@ -243,12 +259,10 @@ struct decode_warp {
         if (queue[0].is(tile_note::begins)) {
           __syncwarp();
           row = notes[slot];
-          if (Traits::has_scores && is_scored(row.index, row.flags) != scores_type::enabled) {
-            return true;
-          }
           queue[0].word &= ~tile_note::begins;
           row_begin = page;
-          in_low    = false;
+          if (page == 0) { row_at = 0u - range.early - cost_of(row).begin_of(row.ordinal); }
+          in_low = false;
           begin_row(row, scores);
         }
         if (is_first) {
@@ -301,8 +315,8 @@ struct decode_warp {
           continue;
         }
         if (note.is(tile_note::ends)) {
-          end_row<scores_type::enabled>(row, page - row_begin, page, page == range.num_pages,
-                                        in_low);
+          end_row(row, page - row_begin, row_at, page == range.num_pages, in_low, scores);
+          row_at += cost_of(row).total();
         }
 #pragma unroll
         for (int i = 0; i + 1 < slots; ++i) {
@@ -313,15 +327,16 @@ struct decode_warp {
         --pending;
       }
     };
+    // Code for launches whose rows do not catch up, or all do, as those of sequences of the same
+    // length: shorter. Else all rows share one code: of two, a multiprocessor keeps neither at
+    // hand.
     if constexpr (Traits::has_scores) {
-      bool scored = is_scored(range.index, range.of.catches_up != 0 ? row_flag::catches_up : 0u);
-#pragma unroll 1
-      while (scored ? read_rows(score_path<Traits>{}) : read_rows(no_scores{})) {
-        scored = !scored;
+      if (catch_up == rows_catch_up::some) { return read_rows(score_path<Traits, false>{}); }
+      if constexpr (Traits::passes == 1) {  // of more, only the first catches up
+        if (catch_up == rows_catch_up::all) { return read_rows(score_path<Traits, true>{}); }
       }
-    } else {
-      read_rows(no_scores{});
     }
+    read_rows(no_scores{});
   }
 
  private:
@@ -334,6 +349,11 @@ struct decode_warp {
   [[nodiscard]] static __device__ bool is_scored(std::uint32_t index, std::uint32_t flags) noexcept
   {
     return (flags & row_flag::catches_up) != 0 && index % Traits::passes == 0;
+  }
+  [[nodiscard]] static __device__ row_cost cost_of(row_note const& note) noexcept
+  {
+    return Traits::cost_of(note.high_pages, note.pages - note.high_pages,
+                           is_scored(note.index, note.flags));
   }
   [[nodiscard]] static __device__ bool all_plain(tile_note const (&queue)[slots], bool low) noexcept
   {

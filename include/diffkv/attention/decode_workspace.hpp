@@ -21,7 +21,8 @@ namespace diffkv {
 //! @tparam ScoreEvery  k of the cache whose scores it updates; 0: none
 //! @tparam SoftCap        attention_options must ask for it
 //! @tparam SlidingWindow  attention_options may ask for it
-//! @tparam ExactLag    lagged queries as exact as attention's own (lag_rounding::none)
+//! @tparam ExactLag    lagged queries as exact as attention's own (lag_rounding::none), of a cache made with
+//!                     cache_options::exact_lagged_queries
 template <int GroupSize, int ScoreEvery = 0, bool SoftCap = false, bool SlidingWindow = false,
           bool ExactLag = false>
 struct decode_variant {
@@ -35,7 +36,7 @@ struct decode_variant {
   static constexpr bool exact_lag      = ExactLag;
 };
 
-//! How a launch is cut: every warp takes an equal share of the pages of a layer.
+//! How a launch is cut: every warp takes an equal share of the pages of a layer, by what they cost.
 struct decode_grid {
   std::uint32_t ctas   = 0;
   std::uint32_t warps  = 0;  //!< of a CTA
@@ -47,19 +48,81 @@ struct decode_grid {
   }
 };
 
-//! First page of share `part` of `parts` of `pages` pages that lie one after the other.
-[[nodiscard]] DIFFKV_HOST_DEVICE constexpr std::uint32_t share_begin(std::uint32_t pages,
+//! What a page costs a warp, by tier, in units of which whole pages are some. Pages of a tier of more tokens
+//! take longer to compute, and so do those of a row that catches up with its scores: sequences at different
+//! positions do so in different launches, beside rows that do not. Measured on an H200
+//! (docs/decisions/0010).
+struct page_cost {
+  std::uint32_t high = 16;
+  std::uint32_t low  = 16;
+
+  static constexpr std::uint32_t most = 48;
+
+  //! @param high_tokens, low_tokens  of a page
+  [[nodiscard]] static DIFFKV_HOST_DEVICE constexpr page_cost of(std::uint32_t high_tokens,
+                                                                 std::uint32_t low_tokens,
+                                                                 bool catches_up) noexcept
+  {
+    // Half of it for the bytes, which are as many, half of it for the tokens.
+    std::uint32_t const low = detail::min_of(2 * (4 + 4 * low_tokens / high_tokens), 32u);
+    return catches_up ? page_cost{24, scored(low)} : page_cost{16, low};
+  }
+  //! What costs `plain` otherwise, in a row that catches up; exactly, also of many pages.
+  [[nodiscard]] static DIFFKV_HOST_DEVICE constexpr std::uint32_t scored(
+    std::uint32_t plain) noexcept
+  {
+    return plain / 2 * 3;
+  }
+};
+static_assert(page_cost::of(32, 64, true).low == 36 && page_cost::of(1, 1000, true).low == 48);
+
+//! The pages of a row, as one pass reads them: high ones, then low ones.
+struct row_cost {
+  std::uint32_t high_pages = 0;
+  std::uint32_t low_pages  = 0;
+  page_cost each{};
+
+  [[nodiscard]] DIFFKV_HOST_DEVICE constexpr std::uint32_t pages() const noexcept
+  {
+    return high_pages + low_pages;
+  }
+  [[nodiscard]] DIFFKV_HOST_DEVICE constexpr std::uint32_t total() const noexcept
+  {
+    return high_pages * each.high + low_pages * each.low;
+  }
+  //! Of the pages in front of page `page`.  @pre page <= pages()
+  [[nodiscard]] DIFFKV_HOST_DEVICE constexpr std::uint32_t begin_of(
+    std::uint32_t page) const noexcept
+  {
+    return page <= high_pages ? page * each.high
+                              : high_pages * each.high + (page - high_pages) * each.low;
+  }
+  //! The page that `cost` lies in: so many end in front of it, or with it.  @pre cost < total()
+  [[nodiscard]] DIFFKV_HOST_DEVICE constexpr std::uint32_t page_at(
+    std::uint32_t cost) const noexcept
+  {
+    std::uint32_t const of_high = high_pages * each.high;
+    return cost < of_high ? cost / each.high : high_pages + (cost - of_high) / each.low;
+  }
+};
+static_assert(row_cost{2, 3, {8, 12}}.page_at(28) == 3 &&
+              row_cost{2, 3, {8, 12}}.begin_of(3) == 28);
+
+//! Where share `part` of `parts` of the cost of all pages, one after the other, begins: with the page that
+//! this lies in.
+[[nodiscard]] DIFFKV_HOST_DEVICE constexpr std::uint32_t share_begin(std::uint32_t cost,
                                                                      std::uint32_t part,
                                                                      std::uint32_t parts) noexcept
 {
-  return static_cast<std::uint32_t>(std::uint64_t{pages} * part / parts);
+  return static_cast<std::uint32_t>(std::uint64_t{cost} * part / parts);
 }
-//! Which share page `page` belongs to: the last part with share_begin <= page.  @pre page < pages
-[[nodiscard]] DIFFKV_HOST_DEVICE constexpr std::uint32_t share_of(std::uint32_t pages,
-                                                                  std::uint32_t page,
+//! The last share that begins at `at` or before: it has the page whose last unit of cost that is.
+//! @pre at < cost
+[[nodiscard]] DIFFKV_HOST_DEVICE constexpr std::uint32_t share_of(std::uint32_t cost,
+                                                                  std::uint32_t at,
                                                                   std::uint32_t parts) noexcept
 {
-  return static_cast<std::uint32_t>(((std::uint64_t{page} + 1) * parts - 1) / pages);
+  return static_cast<std::uint32_t>(((std::uint64_t{at} + 1) * parts - 1) / cost);
 }
 static_assert(share_begin(10, share_of(10, 4, 3), 3) <= 4 &&
               share_begin(10, share_of(10, 4, 3) + 1, 3) > 4);
@@ -91,14 +154,22 @@ struct alignas(32) warp_range {
   std::uint32_t index      = 0;  //!< of that row in the launch
   std::uint32_t first_page = 0;  //!< within the row: high pages, then low ones
   std::uint32_t num_pages  = 0;  //!< of the warp, over as many rows as it takes
-  //! Within the row: where the step's token goes, which the kernel in front may be writing.
-  std::uint32_t append_page = no_append_page;
+  //! Pages from the first one on to where the step's token goes, which the kernel in front may be writing.
+  std::uint16_t appends_after = no_append;
+  std::uint16_t early         = 0;  //!< by how much the first page begins in front of share_begin
 
-  static constexpr std::uint32_t no_append_page = 0xFFFF'FFFFu;
-  //! Whether one of some pages, from the first one on, is that page.
+  static constexpr std::uint16_t no_append = 0xFFFFu;  //!< of the row, or that far away
+  //! Of a row whose first page here is `first`.
+  [[nodiscard]] static DIFFKV_HOST_DEVICE constexpr std::uint16_t pages_to(
+    std::uint32_t append_page, std::uint32_t first) noexcept
+  {
+    std::uint32_t const after = append_page - first;  // far away if it lies before
+    return after < no_append ? static_cast<std::uint16_t>(after) : no_append;
+  }
+  //! Whether one of some pages, from the first one on, is that page.  @pre pages <= no_append
   [[nodiscard]] DIFFKV_HOST_DEVICE constexpr bool appends_within(std::uint32_t pages) const noexcept
   {
-    return append_page - first_page < pages;
+    return appends_after < pages;
   }
 };
 
@@ -113,12 +184,21 @@ struct alignas(16) planned_sequence {
   std::int32_t pad         = 0;
 };
 
+//! Which rows of a launch that have pages catch up with their scores; of one that does, only the first pass.
+enum class rows_catch_up : std::uint32_t { none, some, all };
+
+[[nodiscard]] DIFFKV_HOST_DEVICE constexpr rows_catch_up rows_of_kinds(bool some_do,
+                                                                       bool some_do_not) noexcept
+{
+  return !some_do ? rows_catch_up::none : some_do_not ? rows_catch_up::some : rows_catch_up::all;
+}
+
 //! Totals of one layer.
 struct alignas(16) planned_layer {
-  std::uint32_t num_pages  = 0;
+  std::uint32_t cost       = 0;  //!< of all pages
   std::uint32_t empty_rows = 0;  //!< rows of the launch without tokens
   std::uint32_t num_rows   = 0;  //!< of the launch: sequences * num_heads * passes
-  std::uint32_t pad        = 0;
+  rows_catch_up catch_up   = rows_catch_up::none;
 };
 
 //! Handle of the plan of a step and of the scratch of its launches; in device memory. One launch at a
@@ -217,14 +297,16 @@ inline void validate_workspace(cache_shape const& shape, std::uint32_t capacity,
 inline void expect_plannable(cache_ref const& cache, batch_ref const& batch, layer_range layers,
                              decode_workspace_ref const& work)
 {
-  constexpr std::uint64_t most = 0xFFFF'FFFFu;
+  constexpr std::uint64_t most       = 0xFFFF'FFFFu;
+  constexpr std::uint64_t most_pages = most / page_cost::most;
   validate(layers, cache.shape);
   DIFFKV_EXPECTS(cache.shape.num_rows() <= most + 1, "cache: the numbers of its " +
                                                        std::to_string(cache.shape.num_rows()) +
                                                        " rows do not fit 32 bits");
-  DIFFKV_EXPECTS(std::uint64_t{cache.pool.num_pages} * work.grid.passes <= most,
+  DIFFKV_EXPECTS(std::uint64_t{cache.pool.num_pages} * work.grid.passes <= most_pages,
                  "cache: " + std::to_string(cache.pool.num_pages) + " pages read " +
-                   std::to_string(work.grid.passes) + " times do not fit 32 bits");
+                   std::to_string(work.grid.passes) + " times are more than " +
+                   std::to_string(most_pages));
   DIFFKV_EXPECTS(batch.capacity <= work.capacity, "batch: up to " + std::to_string(batch.capacity) +
                                                     " sequences are more than the workspace's " +
                                                     std::to_string(work.capacity));

@@ -12,7 +12,7 @@
 //! of all heads fit into one octet, both parts of a head lie side by side, as in attention itself.
 #include <diffkv/attention/decode_traits.hpp>
 #include <diffkv/attention/key_products.cuh>
-#include <diffkv/attention/score_update.hpp>  // int8_query_code
+#include <diffkv/quant/lag_rounding.hpp>
 
 namespace diffkv::detail {
 
@@ -62,43 +62,27 @@ struct lagged_queries {
   __device__ void set(int i, float const (&x)[share::elements], float scale, float unit,
                       fragment_lane at) noexcept
   {
-    constexpr unsigned all = 0xFFFF'FFFFu;
-    float const greatest   = greatest_magnitude<4>(x);
-    float own_factor       = 0.0f;
-    if constexpr (Codes) {
-      float step = 0.0f;
-      if constexpr (Exact) {
-        step       = greatest > 0.0f ? query_code_limit * reciprocal(greatest) : 0.0f;
-        own_factor = greatest * (scale * unit / query_code_limit);
-      } else {
-        step       = greatest > 0.0f ? div_rn(127.0f, greatest) : 0.0f;
-        own_factor = int8_query_factor(scale, greatest) * unit;
-      }
-      rounded_elements<share::elements> rounded{x, step, integer_magic};
-      if constexpr (!Exact) { settle_ties(rounded, x, step, greatest); }
+    float const greatest = greatest_magnitude<4>(x);
+    if constexpr (Codes && !Exact) {
+      int8_elements<share::elements> const rounded{x, greatest};
+#pragma unroll
+      for (int w = 0; w < share::elements / 4; ++w) { columns[i][w / 2][w % 2] = rounded.word(w); }
+      set_factor_of_codes(i, greatest, scale, unit, at);
+    } else if constexpr (Codes) {
+      float const step = greatest > 0.0f ? query_code_limit * reciprocal(greatest) : 0.0f;
+      rounded_elements<share::elements> const rounded{x, step, integer_magic};
+      rounded_elements<share::elements> const high{x, step, integer_magic + 128.0f};
 #pragma unroll
       for (int w = 0; w < share::elements / 4; ++w) {
-        columns[i][w / 2][w % 2] = rounded.bytes(4 * w, low_bytes);
-        if constexpr (two) { rest[i][w / 2][w % 2] = columns[i][w / 2][w % 2]; }
+        std::uint32_t const low  = rounded.bytes(4 * w, low_bytes);
+        columns[i][w / 2][w % 2] = Paired && at.g % 2 != 0 ? low : high.bytes(4 * w, second_bytes);
+        if constexpr (two) { rest[i][w / 2][w % 2] = low; }
       }
-      if constexpr (Exact) {
-        rounded_elements<share::elements> const high{x, step, integer_magic + 128.0f};
-#pragma unroll
-        for (int w = 0; w < share::elements / 4; ++w) {
-          std::uint32_t& column = columns[i][w / 2][w % 2];
-          if (!Paired || at.g % 2 == 0) { column = high.bytes(4 * w, second_bytes); }
-        }
-      }
-#pragma unroll
-      for (int g = 0; g < groups; ++g) {
-        float const sum =
-          sum_over_lanes<4>(rounded.sum(g * share::per_group, share::per_group)) * own_factor;
-        sums[i][0][g] = __shfl_sync(all, sum, 8 * at.t);
-        sums[i][1][g] = __shfl_sync(all, sum, 8 * at.t + 4);
-      }
+      share_out(
+        i, greatest * (scale * unit / query_code_limit),
+        [&](int g) { return rounded.sum(g * share::per_group, share::per_group); }, at);
     } else {
       float const normal = f16_normaliser(greatest);
-      own_factor         = greatest > 0.0f ? scale * unit / normal : 0.0f;
 #pragma unroll
       for (int w = 0; w < share::elements / 2; ++w) {
         float const a            = x[2 * w] * normal;
@@ -106,29 +90,52 @@ struct lagged_queries {
         columns[i][w / 2][w % 2] = pack_f16(a, b, Paired && at.g % 2 != 0);
         if constexpr (two) { rest[i][w / 2][w % 2] = pack_f16(a, b, true); }
       }
+      share_out(
+        i, greatest > 0.0f ? scale * unit / normal : 0.0f, [](int) { return 0.0f; }, at);
     }
-    factor[i][0] = __shfl_sync(all, own_factor, 8 * at.t);
-    factor[i][1] = __shfl_sync(all, own_factor, 8 * at.t + 4);
+  }
+  //! The same of 8-bit codes.
+  //! @param words     of a lane's share, four codes each
+  //! @param greatest  magnitude of the column's query
+  __device__ void set_codes(int i, std::uint32_t const (&words)[share::elements / 4],
+                            float greatest, float scale, float unit, fragment_lane at) noexcept
+  {
+    static_assert(Codes && !Exact);
+#pragma unroll
+    for (int w = 0; w < share::elements / 4; ++w) { columns[i][w / 2][w % 2] = words[w]; }
+    set_factor_of_codes(i, greatest, scale, unit, at);
   }
 
-  //! The codes of the host twin, bit for bit, as one more or less would show: the product with `step`
-  //! lies within 2.3e-5 of the quotient that int8_query_code rounds, and only near ties may round
-  //! another way.
-  //! @threads one warp
-  static __device__ void settle_ties(rounded_elements<share::elements>& rounded,
-                                     float const (&x)[share::elements], float step,
-                                     float greatest) noexcept
+ private:
+  //! @pre the codes of column 8 i + g are set
+  __device__ void set_factor_of_codes(int i, float greatest, float scale, float unit,
+                                      fragment_lane at) noexcept
   {
-    bool is_clear = true;
+    auto const sum = [&](int g) {
+      constexpr int words = share::per_group / 4;
+      int total           = 0;
 #pragma unroll
-    for (int e = 0; e < share::elements; ++e) {
-      float const code = __uint_as_float(rounded.bits[e]) - integer_magic;
-      is_clear         = is_clear && fabsf(fmaf(x[e], step, -code)) <= 0.49997f;
-    }
-    if (__all_sync(0xFFFF'FFFFu, is_clear)) { return; }
+      for (int w = g * words; w < (g + 1) * words; ++w) {
+        total = __dp4a(static_cast<int>(columns[i][w / 2][w % 2]), 0x01010101, total);
+      }
+      return static_cast<float>(total);
+    };
+    share_out(i, int8_query_factor(scale, greatest) * unit, sum, at);
+  }
+  //! Integers of one column per lane, of which lanes want two: factor, and sums over the groups.
+  template <class Sum>
+  __device__ void share_out(int i, float own_factor, Sum const& sum, fragment_lane at) noexcept
+  {
+    constexpr unsigned all = 0xFFFF'FFFFu;
+    factor[i][0]           = __shfl_sync(all, own_factor, 8 * at.t);
+    factor[i][1]           = __shfl_sync(all, own_factor, 8 * at.t + 4);
+    if constexpr (Codes) {
 #pragma unroll
-    for (int e = 0; e < share::elements; ++e) {
-      rounded.bits[e] = float_bits(int8_query_code(x[e], greatest) + integer_magic);
+      for (int g = 0; g < groups; ++g) {
+        float const of_group = sum_over_lanes<4>(sum(g)) * own_factor;
+        sums[i][0][g]        = __shfl_sync(all, of_group, 8 * at.t);
+        sums[i][1][g]        = __shfl_sync(all, of_group, 8 * at.t + 4);
+      }
     }
   }
 };

@@ -19,8 +19,27 @@ struct lagged_row {
   decode_place<Traits> const& place;
   fragment_lane at;
 
-  //! Keeps conditioned queries of four heads: by way of shared memory, as memory of which a part of a
-  //! sector is written has to be read first.
+  //! Keeps conditioned queries of four heads as codes.
+  //! @param x  a lane's eighth of head 4 s + lane / 8
+  template <class Share>
+  __device__ void keep_codes(float const (&x)[Share::elements], int s, target_type const& target,
+                             std::uint32_t kept) const noexcept
+  {
+    int const h          = 4 * s + at.lane / 8;
+    float const greatest = greatest_magnitude<8>(x);
+    int8_elements<Share::elements> const codes{x, greatest};
+    std::uint32_t words[Share::elements / 4];
+#pragma unroll
+    for (int w = 0; w < Share::elements / 4; ++w) { words[w] = codes.word(w); }
+    if (!target.has(h)) { return; }
+    query_ring_ref const& ring = p.cache.queries;
+    std::size_t const i        = target.in_ring(kept, h);
+    code_share<Share>::store(ring.codes + i * std::size_t{Traits::head_dim}, at.lane % 8, words);
+    if (at.lane % 8 == 0) { ring.largest[i] = greatest; }
+  }
+
+  //! Keeps them as they are: by way of shared memory, as memory of which a part of a sector is written
+  //! has to be read first.
   //! @param x  a lane's eighth of head 4 s + lane / 8
   template <class Share>
   __device__ void keep(float const (&x)[Share::elements], int s, target_type const& target,
@@ -53,10 +72,11 @@ struct lagged_row {
   }
 
   //! The due queries of a row that catches up.
-  __device__ void load(score_path<Traits>& scores, target_type const& target,
-                       planned_sequence const& plan, std::uint32_t high_pages) const noexcept
+  template <class Scores>
+  __device__ void load(Scores& scores, target_type const& target, planned_sequence const& plan,
+                       std::uint32_t high_pages) const noexcept
   {
-    using columns          = typename score_path<Traits>::columns;
+    using columns          = typename Scores::columns;
     cache_ref const& cache = p.cache;
     auto const exists      = [&](int query, int head) {
       return query < plan.last_query - plan.first_query && head < Traits::group_size &&
@@ -66,10 +86,9 @@ struct lagged_row {
       return target.in_ring(plan.slot, plan.first_query + query, head);
     };
     scores.load(
-      [&](int query, int head) -> float const* {
-        return exists(query, head)
-                 ? cache.queries.queries + place_of(query, head) * std::size_t{Traits::head_dim}
-                 : nullptr;
+      cache.queries,
+      [&](int query, int head) {
+        return exists(query, head) ? place_of(query, head) : not_in_ring;
       },
       p.options.scale, at);
 #pragma unroll
@@ -100,7 +119,8 @@ struct lagged_row {
   }
 
   //! Tells the score path about the tile at hand.
-  __device__ void open(score_path<Traits>& scores, tile_note note, page_id page,
+  template <class Scores>
+  __device__ void open(Scores& scores, tile_note note, page_id page,
                        std::uint32_t ordinal) const noexcept
   {
     bool const low              = Traits::has_low && note.is(tile_note::low);

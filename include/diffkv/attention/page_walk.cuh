@@ -19,6 +19,7 @@ struct alignas(16) row_note {
   std::uint32_t pages;    //!< of the row
   std::uint32_t flags;    //!< row_flag
   std::uint32_t kept;     //!< where its queries go in the lag ring, in places; or not_kept
+  std::uint32_t high_pages;
 };
 
 static_assert(sizeof(row_note) == row_note_bytes);
@@ -191,8 +192,9 @@ struct page_walk {
       constexpr auto places = static_cast<std::uint32_t>(Traits::score_every + 1);
       kept                  = p.num_heads.quotient(row.row) * places + row.stored - 1u;
     }
-    return {index, window + cursor, pages_of(row), row.catches_up != 0 ? row_flag::catches_up : 0u,
-            kept};
+    return {index,         window + cursor,
+            pages_of(row), row.catches_up != 0 ? row_flag::catches_up : 0u,
+            kept,          pages_for<high_tile>(row.high)};
   }
   template <class Tile>
   [[nodiscard]] static __device__ std::uint32_t pages_for(std::uint32_t tokens) noexcept

@@ -5,8 +5,9 @@
 //! @file
 //! The queries of a row as the columns of tensor-core products: conditioned where they are loaded, then
 //! 16-bit integers in two 8-bit columns (keys that are codes) or two f16 columns (16-bit keys).
-//! Read before this: attention/decode_traits.hpp.  Read next: attention/key_products.cuh.
+//! Read before this: attention/query_codes.cuh.  Read next: attention/key_products.cuh.
 #include <diffkv/attention/decode_tile.hpp>
+#include <diffkv/attention/query_codes.cuh>
 #include <diffkv/attention/softmax_state.hpp>  // log2_of_e
 #include <diffkv/attention/tensor_core.cuh>
 #include <diffkv/core/vectors.hpp>
@@ -197,42 +198,6 @@ struct column_exchange {
     }
   }
 };
-
-//! Elements rounded to integers: round(x * factor) in the low bits of the sum with `magic`.
-template <int N>
-struct rounded_elements {
-  std::uint32_t bits[N];
-  std::uint32_t magic;
-
-  __device__ rounded_elements(float const (&x)[N], float factor, float with_magic) noexcept
-    : magic{float_bits(with_magic)}
-  {
-#pragma unroll
-    for (int i = 0; i < N; ++i) { bits[i] = float_bits(fmaf(x[i], factor, with_magic)); }
-  }
-  //! Of the four elements from `first` on, of 16 bits the byte that `selector` takes.
-  [[nodiscard]] __device__ std::uint32_t bytes(int first, std::uint32_t selector) const noexcept
-  {
-    return __byte_perm(__byte_perm(bits[first], bits[first + 1], selector),
-                       __byte_perm(bits[first + 2], bits[first + 3], selector), 0x5410u);
-  }
-  __device__ void add(std::uint32_t integer) noexcept
-  {
-#pragma unroll
-    for (std::uint32_t& b : bits) { b += integer; }
-  }
-  //! Sum of `count` of the integers; exact.
-  [[nodiscard]] __device__ float sum(int first, int count) const noexcept
-  {
-    std::uint32_t total = 0u - static_cast<std::uint32_t>(count) * magic;
-#pragma unroll
-    for (int i = 0; i < count; ++i) { total += bits[first + i]; }
-    return static_cast<float>(static_cast<int>(total));
-  }
-};
-inline constexpr std::uint32_t low_bytes    = 0x0040u;
-inline constexpr std::uint32_t second_bytes = 0x0051u;
-inline constexpr float query_code_limit     = 32512.0f;  //!< 127 * 256
 
 //! What a logit is multiplied with; NaN for a query that is not finite, so that it shows.
 //! Never 0: a token that is left out has a logit of -inf.

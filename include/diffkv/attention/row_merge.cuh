@@ -19,12 +19,18 @@ namespace diffkv::detail {
 struct row_part {
   static constexpr std::uint32_t none = 0xFFFF'FFFFu;
 
-  std::uint32_t index;       //!< row of the launch; none: no part
-  std::uint32_t flags;       //!< row_flag, part_flag
-  std::uint32_t first_page;  //!< among those of the warp
-  std::uint32_t ordinal;     //!< of that page, in the row
-  std::uint32_t pages;       //!< of the row
-  std::uint32_t kept;        //!< as row_note::kept
+  std::uint32_t index;  //!< row of the launch; none: no part
+  std::uint32_t flags;  //!< row_flag, part_flag
+  std::uint32_t begin;  //!< of the row, from where the warp's share begins, in cost: may lie before
+  std::uint32_t pages;  //!< of the row
+  std::uint32_t high_pages;
+  std::uint32_t kept;  //!< as row_note::kept
+
+  template <class Traits>
+  [[nodiscard]] __device__ row_cost cost() const noexcept
+  {
+    return Traits::cost_of(high_pages, pages - high_pages, (flags & row_flag::catches_up) != 0);
+  }
 };
 
 namespace part_flag {
@@ -37,6 +43,7 @@ struct row_of_ctas {
   std::uint32_t first_cta;
   std::uint32_t last_cta;
   std::uint32_t parts;        //!< CTAs that have one; 0: no such row
+  std::uint32_t begin;        //!< of the row, in cost of the layer
   std::uint32_t is_complete;  //!< all parts are there
 };
 
@@ -99,22 +106,22 @@ struct decode_place {
   }
 };
 
-//! How the pages of a layer are shared by the warps of a launch: share_begin and share_of without
-//! divisions.
+//! How the cost of the pages of a layer is shared by the warps of a launch: share_begin and share_of
+//! without divisions.
 struct page_shares {
   divider num_warps;
   std::uint32_t warps;  //!< of a CTA
-  std::uint32_t total;  //!< pages of the layer
+  std::uint32_t total;  //!< cost of the layer's pages
   std::uint32_t each;   //!< total / num_warps
   std::uint32_t rest;   //!< what is left
 
   __device__ page_shares(divider warps_of_launch, std::uint32_t warps_of_cta,
-                         std::uint32_t num_pages) noexcept
+                         std::uint32_t cost) noexcept
     : num_warps{warps_of_launch},
       warps{warps_of_cta},
-      total{num_pages},
-      each{num_warps.quotient(num_pages)},
-      rest{num_pages - each * num_warps.divisor}
+      total{cost},
+      each{num_warps.quotient(cost)},
+      rest{cost - each * num_warps.divisor}
   {}
   //! @pre at most most_warps warps
   [[nodiscard]] __device__ std::uint32_t begin_of_warp(std::uint32_t w) const noexcept
@@ -125,16 +132,18 @@ struct page_shares {
   {
     return begin_of_warp(c * warps);
   }
-  //! CTA that has `page`. In 64 bits only where 32 do not hold the product: slow, and seldom needed.
-  [[nodiscard]] __device__ std::uint32_t cta_of(std::uint32_t page) const noexcept
+  //! CTA that has the page whose last unit of cost is `at`. In 64 bits only where 32 do not hold the
+  //! product: slow, and seldom needed.
+  [[nodiscard]] __device__ std::uint32_t cta_of(std::uint32_t at) const noexcept
   {
     std::uint32_t const n = num_warps.divisor;
-    return each < 0xFFFF'FFFFu / n / n ? ((page + 1) * n - 1) / (total * warps)
-                                       : share_of(total, page, n) / warps;
+    return each < 0xFFFF'FFFFu / n / n ? ((at + 1) * n - 1) / (total * warps)
+                                       : share_of(total, at, n) / warps;
   }
-  [[nodiscard]] __device__ bool has_pages(std::uint32_t c) const noexcept
+  //! Whether each CTA has one of the pages of a row that goes through it, or more.
+  [[nodiscard]] __device__ bool exceed(row_cost const& cost) const noexcept
   {
-    return each > 0 || begin_of_cta(c) < begin_of_cta(c + 1);
+    return begin_of_cta(1) >= max_of(cost.each.high, cost.each.low);  // no share is less
   }
 };
 
@@ -240,10 +249,11 @@ struct row_merge {
 #pragma unroll 1
     for (std::uint32_t begin = first_cta; begin <= last_cta; begin += 32) {
       std::uint32_t const mine = begin + static_cast<std::uint32_t>(lane);
-      unsigned const which =
-        __ballot_sync(0xFFFF'FFFFu, mine <= last_cta && shares.has_pages(mine));
-      int const count    = static_cast<int>(min_of(last_cta - begin + 1, 32u));
-      auto const part_at = [&](int i) {
+      bool const has_part =
+        mine <= last_cta && has_part_of(row.template cost<Traits>(), ctas, shares, mine);
+      unsigned const which = __ballot_sync(0xFFFF'FFFFu, has_part);
+      int const count      = static_cast<int>(min_of(last_cta - begin + 1, 32u));
+      auto const part_at   = [&](int i) {
         std::uint32_t const c = begin + static_cast<std::uint32_t>(i);
         return part_of_cta(c, c == first_cta);
       };
@@ -259,7 +269,7 @@ struct row_merge {
 
   //! All rows.
   //! @threads the CTA; each warp has left its parts
-  __device__ void run(divider num_warps, std::uint32_t num_pages) const
+  __device__ void run(divider num_warps, std::uint32_t cost) const
   {
     __syncwarp();
     __syncthreads();
@@ -271,12 +281,11 @@ struct row_merge {
     row_part const& end   = place.cta->parts[highest_bit(parts.present)];
     bool const comes      = (first.flags & part_flag::begins) == 0;
     bool const leaves = (last.flags & part_flag::begins) != 0 && (end.flags & part_flag::ends) == 0;
-    page_shares const shares{num_warps, place.warps, num_pages};
+    page_shares const shares{num_warps, place.warps, cost};
     // The last warp has the least to merge.
     if (place.warp == place.warps - 1 && lane < 2) {
-      bool const exists = lane == 0 ? comes : leaves;
-      place.cta->beyond[lane] =
-        exists ? ctas_of(lane == 0 ? first : last, shares) : row_of_ctas{0, 0, 0, 0};
+      bool const exists       = lane == 0 ? comes : leaves;
+      place.cta->beyond[lane] = exists ? ctas_of(lane == 0 ? first : last, shares) : row_of_ctas{};
     }
     merge_rows_of_cta(parts);
     if (!comes && !leaves) { return; }
@@ -323,11 +332,29 @@ struct row_merge {
   {
     auto const slot = static_cast<std::uint32_t>(&part - place.cta->parts);
     std::uint32_t const begin =
-      shares.begin_of_warp(blockIdx.x * place.warps + slot / 2) + part.first_page - part.ordinal;
-    std::uint32_t const first_cta = shares.cta_of(begin);
-    std::uint32_t const last_cta  = shares.cta_of(begin + part.pages - 1);
-    // A layer of fewer pages than CTAs leaves some without.
-    return {first_cta, last_cta, shares.total >= p.ctas ? last_cta - first_cta + 1 : part.pages, 0};
+      shares.begin_of_warp(blockIdx.x * place.warps + slot / 2) + part.begin;
+    row_cost const cost           = part.template cost<Traits>();
+    std::uint32_t const first_cta = shares.cta_of(begin + cost.begin_of(1) - 1);
+    std::uint32_t const last_cta  = shares.cta_of(begin + cost.total() - 1);
+    row_of_ctas ctas{first_cta, last_cta, last_cta - first_cta + 1, begin, 0};
+    if (!shares.exceed(cost)) {  // some of them have no page
+      ctas.parts = 0;
+#pragma unroll 1
+      for (std::uint32_t c = first_cta; c <= last_cta; ++c) {
+        ctas.parts += has_part_of(cost, ctas, shares, c) ? 1 : 0;
+      }
+    }
+    return ctas;
+  }
+  //! Whether CTA c, of those that the row goes through, has pages of it.
+  [[nodiscard]] static __device__ bool has_part_of(row_cost const& cost, row_of_ctas const& ctas,
+                                                   page_shares const& shares,
+                                                   std::uint32_t c) noexcept
+  {
+    if (shares.exceed(cost) || c == ctas.first_cta || c == ctas.last_cta) { return true; }
+    // Pages that end in front of it and in front of the next one.
+    return cost.page_at(shares.begin_of_cta(c + 1) - ctas.begin) >
+           cost.page_at(shares.begin_of_cta(c) - ctas.begin);
   }
 
   //! This CTA's part of a row is there.

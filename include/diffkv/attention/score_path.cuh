@@ -31,13 +31,17 @@ struct alignas(16) scored_row {
 };
 static_assert(sizeof(scored_row) == scored_row_bytes);
 
-//! Of a row that does not catch up.
+//! Of a query that the lag ring does not have.
+inline constexpr std::size_t not_in_ring = ~std::size_t{0};
+
+//! Of rows none of which catches up.
 struct no_scores {
   static constexpr bool enabled = false;
 };
 
-//! Of a row that catches up.
-template <class Traits>
+//! Of rows some of which catch up.
+//! @tparam All  all of them do
+template <class Traits, bool All>
 struct score_path {
   static constexpr bool enabled = true;
 
@@ -54,6 +58,7 @@ struct score_path {
   using high_type = queries_of<typename Traits::high_tile>;
   using low_type  = std::conditional_t<shared, nothing, queries_of<typename Traits::low_tile>>;
 
+  bool row_catches_up = All;  //!< the row at hand; else nothing here has a meaning
   high_type high;
   low_type low;
   //! Of columns 2 t and 2 t + 1: what is added to logits in base 2. Minus the log-sum-exp, -inf where there
@@ -70,14 +75,28 @@ struct score_path {
 
   __device__ score_path() noexcept {}  // as row_accumulator
 
+  __device__ void set_catches_up(bool catches_up) noexcept
+  {
+    if constexpr (!All) { row_catches_up = catches_up; }
+  }
+  [[nodiscard]] __device__ bool catches_up() const noexcept
+  {
+    if constexpr (All) {
+      return true;
+    } else {
+      return row_catches_up;
+    }
+  }
+
   //! Reads the due queries of a row from the lag ring.
-  //! @param q(query, head)  head_dim floats, or null where there is no such query
-  template <class At>
-  __device__ void load(At const& q, float scale, fragment_lane at) noexcept
+  //! @param index(query, head)  as query_ring_ref::index, or not_in_ring
+  template <class Index>
+  __device__ void load(query_ring_ref const& ring, Index const& index, float scale,
+                       fragment_lane at) noexcept
   {
     constexpr float unit = Traits::variant::soft_cap ? 1.0f : log2_of_e;
-    load_into(high, q, scale, unit, at);
-    if constexpr (!shared) { load_into(low, q, scale, unit, at); }
+    load_into(high, ring, index, scale, unit, at);
+    if constexpr (!shared) { load_into(low, ring, index, scale, unit, at); }
   }
 
   //! Products of the keys of a block with the due queries, yet to be made.
@@ -213,17 +232,26 @@ struct score_path {
     }
   }
 
-  template <class Queries, class At>
-  static __device__ void load_into(Queries& queries, At const& q, float scale, float unit,
-                                   fragment_lane at) noexcept
+  template <class Queries, class Index>
+  static __device__ void load_into(Queries& queries, query_ring_ref const& ring, Index const& index,
+                                   float scale, float unit, fragment_lane at) noexcept
   {
-    using share = typename Queries::share;
+    using share        = typename Queries::share;
+    constexpr auto dim = static_cast<std::size_t>(Traits::head_dim);
 #pragma unroll
     for (int i = 0; i < columns::octets; ++i) {
-      int const column = 8 * i + at.g;
-      float x[share::elements];
-      load_share<share>(q(columns::query(column), columns::head(column)), true, at.t, x);
-      queries.set(i, x, scale, unit, at);
+      int const column       = 8 * i + at.g;
+      std::size_t const from = index(columns::query(column), columns::head(column));
+      bool const exists      = from != not_in_ring;
+      if constexpr (Traits::codes_in_ring) {
+        std::uint32_t words[share::elements / 4];
+        code_share<share>::load(exists ? ring.codes + from * dim : nullptr, at.t, words);
+        queries.set_codes(i, words, exists ? ring.largest[from] : 0.0f, scale, unit, at);
+      } else {
+        float x[share::elements];
+        load_share<share>(exists ? ring.queries + from * dim : nullptr, true, at.t, x);
+        queries.set(i, x, scale, unit, at);
+      }
     }
   }
 };

@@ -27,8 +27,11 @@ struct cache_options {
   bool default_clips       = true;  //!< clip per codec from default_clip; false: as in the formats
   thresholds limits{};              //!< for every row, unless row_limits is given
   std::vector<thresholds> row_limits{};  //!< [num_layers, num_heads], shared by all slots, or empty
-  bool limits_per_slot = false;          //!< requests may differ: kv_cache::set_limits
-  std::vector<float> key_offsets{};  //!< [num_layers, num_heads, head_dim] if centred, else empty
+  //! The lag ring keeps queries in f32, as attention_options::exact_lagged_queries wants them; else as
+  //! 8-bit codes, a quarter of the bytes, where the keys of all tiers are codes.
+  bool exact_lagged_queries = false;
+  bool limits_per_slot      = false;  //!< requests may differ: kv_cache::set_limits
+  std::vector<float> key_offsets{};   //!< [num_layers, num_heads, head_dim] if centred, else empty
   bool checked_ring = DIFFKV_CHECKED != 0;
 };
 

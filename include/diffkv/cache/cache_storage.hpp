@@ -36,7 +36,10 @@ class cache_storage {
       window_(shape_.num_rows() * static_cast<std::size_t>(window_tokens_), resource),
       candidates_(shape_.num_rows() * num_stored_tiers * shape_.candidates_per_tier(), resource),
       layers_(std::size_t{shape_.num_slots} * shape_.num_layers, resource),
-      queries_(ring_vectors() * static_cast<std::size_t>(shape_.head_dim), resource),
+      rounding_{ring_rounding(options.high.key, options.low.key, options.exact_lagged_queries)},
+      queries_(rounding_ == lag_rounding::none ? ring_elements() : 0, resource),
+      query_codes_(rounding_ == lag_rounding::int8 ? ring_elements() : 0, resource),
+      largest_(rounding_ == lag_rounding::int8 ? ring_vectors() : 0, resource),
       query_lse_(ring_vectors(), resource),
       offset_logits_(ring_vectors(), resource),
       limits_(num_limits(), resource),
@@ -56,6 +59,7 @@ class cache_storage {
     r.state       = {rows_.data(),   window_.data(), candidates_.data(),
                      layers_.data(), window_tokens_, shape_.candidates_per_tier()};
     r.queries     = {queries_.data(),       query_lse_.data(),    offset_logits_.data(),
+                     query_codes_.data(),   largest_.data(),      rounding_,
                      shape_.ring_queries(), shape_.num_q_heads(), shape_.head_dim};
     r.limits.data = limits_.data();
     if (row_limits_) {
@@ -82,6 +86,8 @@ class cache_storage {
     f(candidates_, other.candidates_);
     f(layers_, other.layers_);
     f(queries_, other.queries_);
+    f(query_codes_, other.query_codes_);
+    f(largest_, other.largest_);
     f(query_lse_, other.query_lse_);
     f(offset_logits_, other.offset_logits_);
     f(limits_, other.limits_);
@@ -96,6 +102,10 @@ class cache_storage {
   {
     return std::size_t{shape_.num_slots} * shape_.num_layers * shape_.ring_queries() *
            shape_.num_q_heads();
+  }
+  [[nodiscard]] std::size_t ring_elements() const noexcept
+  {
+    return ring_vectors() * static_cast<std::size_t>(shape_.head_dim);
   }
   [[nodiscard]] std::size_t num_limits() const noexcept
   {
@@ -128,7 +138,10 @@ class cache_storage {
   buffer<slot_index, MemoryResource> window_;
   buffer<candidate, MemoryResource> candidates_;
   buffer<layer_state, MemoryResource> layers_;
-  buffer<float, MemoryResource> queries_;
+  lag_rounding rounding_;
+  buffer<float, MemoryResource> queries_;  // one of these two, by rounding_
+  buffer<std::int8_t, MemoryResource> query_codes_;
+  buffer<float, MemoryResource> largest_;
   buffer<float, MemoryResource> query_lse_;
   buffer<float, MemoryResource> offset_logits_;
   buffer<thresholds, MemoryResource> limits_;

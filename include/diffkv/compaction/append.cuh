@@ -85,10 +85,10 @@ struct append_target {
     return cache.pool.base + std::size_t{Layout::page_bytes} * static_cast<std::uint32_t>(page);
   }
   //! Place of a query of the token in the lag ring.
-  [[nodiscard]] __device__ float* query(cache_ref const& cache, std::uint32_t layer,
-                                        std::uint32_t q_head) const
+  [[nodiscard]] __device__ std::size_t query(cache_ref const& cache, std::uint32_t layer,
+                                             std::uint32_t q_head) const
   {
-    return cache.queries.query(cache.shape.layer_of(slot, layer), position, q_head);
+    return cache.queries.index(cache.shape.layer_of(slot, layer), position, q_head);
   }
 };
 
@@ -172,15 +172,43 @@ class append_side {
   std::uint32_t label_ = 0;
 };
 
+//! A conditioned query into the lag ring, as host::keep_query.
+//! @param i  query_ring_ref::index
 template <int HeadDim>
-__device__ void store_query(float* to, warp_vector<HeadDim> const& v, int lane) noexcept
+__device__ void store_query(query_ring_ref const& ring, std::size_t i,
+                            warp_vector<HeadDim> const& v, int lane) noexcept
 {
-  using vector = warp_vector<HeadDim>;
+  using vector     = warp_vector<HeadDim>;
+  bool const codes = ring.rounding == lag_rounding::int8;
+  float largest    = 0.0f;
+  if (codes) {
+    auto const include = [&](float x) { largest = is_nan(largest) || x <= largest ? largest : x; };
+#pragma unroll
+    for (int n = 0; n < vector::quads_per_lane; ++n) {
+      if (!vector::has(lane, n)) { continue; }
+#pragma unroll
+      for (int e = 0; e < 4; ++e) { include(fabsf(v.x[n][e])); }
+    }
+#pragma unroll
+    for (int mask = 1; mask < 32; mask *= 2) {
+      include(__shfl_xor_sync(0xFFFF'FFFFu, largest, mask));
+    }
+    if (lane == 0) { ring.largest[i] = largest; }
+  }
 #pragma unroll
   for (int n = 0; n < vector::quads_per_lane; ++n) {
     if (!vector::has(lane, n)) { continue; }
-    float4 const four{v.x[n][0], v.x[n][1], v.x[n][2], v.x[n][3]};
-    reinterpret_cast<float4*>(to)[vector::quad(lane, n)] = four;
+    auto const& x   = v.x[n];
+    int const quad  = vector::quad(lane, n);
+    auto const code = [&](float q) {
+      return static_cast<signed char>(int8_query_code(q, largest));
+    };
+    if (codes) {
+      reinterpret_cast<char4*>(ring.codes_of(i))[quad] =
+        char4{code(x[0]), code(x[1]), code(x[2]), code(x[3])};
+    } else {
+      reinterpret_cast<float4*>(ring.query(i))[quad] = float4{x[0], x[1], x[2], x[3]};
+    }
   }
 }
 
@@ -259,7 +287,7 @@ DIFFKV_KERNEL void __launch_bounds__(append_tuning_sm90::warps_with_queries * 32
     as_value.store(target.bytes<layout>(cache), v, clip,
                    static_cast<std::uint32_t>(target.position), lane);
   } else {
-    store_query(target.query(cache, p.layer, q_head), v, lane);
+    store_query(cache.queries, target.query(cache, p.layer, q_head), v, lane);
   }
 }
 

@@ -177,6 +177,10 @@ void decode_attention(context const& ctx, std::uint32_t const* slots, std::uint3
                  "splits: " + std::to_string(options.splits) + " must be at least 1");
   auto const dim         = static_cast<std::size_t>(shape.head_dim);
   bool const keep_scores = record && shape.score_every > 0;
+  DIFFKV_EXPECTS(
+    !keep_scores || !options.exact_lagged_queries || cache.queries.rounding == lag_rounding::none,
+    "options: exact_lagged_queries must be false where the lag ring holds 8-bit codes "
+    "(cache_options::exact_lagged_queries)");
 
   std::size_t const num_rows = std::size_t{count} * shape.num_heads;
   auto const row_at          = [&](std::size_t index) {

@@ -19,6 +19,7 @@ namespace detail {
 struct planned_page {
   std::uint32_t index = 0;  //!< of the row in the launch
   std::uint32_t page  = 0;  //!< within the row
+  std::uint32_t end   = 0;  //!< cost of the pages up to this one
 };
 
 [[nodiscard]] inline planned_sequence plan_sequence(cache_ref const& cache, std::uint32_t slot,
@@ -47,24 +48,40 @@ struct planned_page {
           static_cast<std::uint16_t>(catches_up ? 1 : 0)};
 }
 
+[[nodiscard]] inline row_cost cost_of(cache_ref const& cache, planned_row const& row,
+                                      bool catches_up)
+{
+  tier_pages const& tiers = cache.tiers;
+  return {
+    tiers.pages_for(tier::high, row.high), tiers.pages_for(tier::low, row.low),
+    page_cost::of(tiers.tokens_per_page(tier::high), tiers.tokens_per_page(tier::low), catches_up)};
+}
+
 //! Where the warp begins that takes pages[first .. last - 1].
+//! @param begin  of its share; it lies in the first of them
 [[nodiscard]] inline warp_range plan_range(cache_ref const& cache, planned_row const* rows,
                                            std::vector<planned_page> const& pages,
-                                           std::uint32_t first, std::uint32_t last)
+                                           std::uint32_t first, std::uint32_t last,
+                                           std::uint32_t begin)
 {
   if (first == last) { return {}; }
-  planned_page const begin = pages[first];
-  slot_index const appends = cache.state.rows[rows[begin.index].row].append_slot;
-  return {rows[begin.index], begin.index, begin.page, last - first,
-          appends == no_slot ? warp_range::no_append_page
-                             : appends / cache.tiers.tokens_per_page(tier::high)};
+  planned_page const page  = pages[first];
+  slot_index const appends = cache.state.rows[rows[page.index].row].append_slot;
+  std::uint16_t const after =
+    appends == no_slot
+      ? warp_range::no_append
+      : warp_range::pages_to(appends / cache.tiers.tokens_per_page(tier::high), page.page);
+  std::uint32_t const in_front = first == 0 ? 0 : pages[first - 1].end;
+  return {rows[page.index], page.index, page.page,
+          last - first,     after,      static_cast<std::uint16_t>(begin - in_front)};
 }
 
 }  // namespace detail
 
 //! Plans the decode attention of some layers. A row is read `passes` times; its launch rows follow
 //! each other, (sequence * num_heads + head) * passes + pass, each with its high pages, then its low
-//! ones. All of these pages of a layer, one after the other, are cut into equal shares, one per warp.
+//! ones. All of these pages of a layer, one after the other, are cut into shares of equal cost
+//! (page_cost), one per warp.
 //! Sequences behind the batch's size get no rows; what the workspace holds of them is left alone.
 //! @param layers  within those of the workspace; its other layers keep their plans
 //! @param work    arrays in host memory
@@ -83,25 +100,37 @@ inline void plan_decode(cache_ref const& cache, batch_ref const& batch, layer_ra
     std::vector<detail::planned_page> pages;
     planned_layer total;
     std::uint32_t index = 0;
+    bool some_do = false, some_do_not = false;  // catch up
     for (std::uint32_t r = 0; r < batch.size() * cache.shape.num_heads; ++r) {
       row_place const place     = row_place::of(cache, batch, {layer, 1}, r);
       sequences[place.sequence] = detail::plan_sequence(cache, place.slot, layer);
       planned_row const row     = detail::plan_row(cache, place);
-      std::uint32_t const num_pages =
-        cache.tiers.pages_for(tier::high, row.high) + cache.tiers.pages_for(tier::low, row.low);
       for (std::uint32_t pass = 0; pass < work.grid.passes; ++pass, ++index) {
-        rows[index] = row;
-        total.empty_rows += num_pages == 0 ? 1 : 0;
-        for (std::uint32_t page = 0; page < num_pages; ++page) { pages.push_back({index, page}); }
+        bool const catches_up = row.catches_up != 0 && pass == 0;
+        row_cost const cost   = detail::cost_of(cache, row, catches_up);
+        rows[index]           = row;
+        total.empty_rows += cost.pages() == 0 ? 1 : 0;
+        some_do     = some_do || (catches_up && cost.pages() > 0);
+        some_do_not = some_do_not || (!catches_up && cost.pages() > 0);
+        for (std::uint32_t page = 0; page < cost.pages(); ++page) {
+          pages.push_back({index, page, total.cost + cost.begin_of(page + 1)});
+        }
+        total.cost += cost.total();
       }
     }
-    total.num_pages = static_cast<std::uint32_t>(pages.size());
-    total.num_rows  = index;
-    work.totals[l]  = total;
+    total.num_rows = index;
+    total.catch_up = rows_of_kinds(some_do, some_do_not);
+    work.totals[l] = total;
+    std::vector<std::uint32_t> begins;  // page that the share begins with
+    for (std::uint32_t w = 0, page = 0; w <= num_warps; ++w) {
+      while (page < pages.size() && pages[page].end <= share_begin(total.cost, w, num_warps)) {
+        ++page;
+      }
+      begins.push_back(page);
+    }
     for (std::uint32_t w = 0; w < num_warps; ++w) {
-      work.ranges[l * num_warps + w] =
-        detail::plan_range(cache, rows, pages, share_begin(total.num_pages, w, num_warps),
-                           share_begin(total.num_pages, w + 1, num_warps));
+      work.ranges[l * num_warps + w] = detail::plan_range(
+        cache, rows, pages, begins[w], begins[w + 1], share_begin(total.cost, w, num_warps));
     }
   }
 }

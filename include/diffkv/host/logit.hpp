@@ -4,7 +4,7 @@
 
 //! @file
 //! From a product q'.k' to a logit: scale, and the soft-cap over the offset that centring took away.
-//! Read before this: host/dot.hpp.  Read next: host/scores.hpp.
+//! Read before this: host/dot.hpp.  Read next: host/lagged_query.hpp.
 #include <diffkv/attention/attention_options.hpp>  // attention_options
 
 #include <cmath>  // tanh

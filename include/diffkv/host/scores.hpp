@@ -4,11 +4,12 @@
 
 //! @file
 //! Scores from earlier queries, and the tokens that may leave: the score path of a decode launch.
-//! Read before this: host/logit.hpp.  Read next: host/decode_attention.hpp.
+//! Read before this: host/lagged_query.hpp.  Read next: host/decode_attention.hpp.
 #include <diffkv/attention/score_update.hpp>
 #include <diffkv/attention/softmax_state.hpp>  // minus_infinity
 #include <diffkv/host/context.hpp>
 #include <diffkv/host/dot.hpp>
+#include <diffkv/host/lagged_query.hpp>
 #include <diffkv/host/logit.hpp>
 #include <diffkv/policy/contract.hpp>
 
@@ -65,32 +66,6 @@ void scan_candidates(context const& ctx, std::uint32_t slot, std::uint32_t layer
   }
 }
 
-//! A query of the lag ring, as the logits of one tier see it.
-struct lagged_query {
-  std::vector<float> codes;  //!< [head_dim] q', or its 8-bit codes
-  float factor = 0.0f;       //!< logit = factor * codes.k'
-  float offset = 0.0f;       //!< scale * q.c
-  float lse    = 0.0f;       //!< of the unrounded query, not corrected
-};
-
-[[nodiscard]] inline lagged_query make_lagged_query(cache_ref const& cache, std::size_t layer_index,
-                                                    std::int32_t position, std::uint32_t q_head,
-                                                    lag_rounding rounding,
-                                                    attention_options const& options)
-{
-  auto const dim      = static_cast<std::size_t>(cache.shape.head_dim);
-  float const* q      = cache.queries.query(layer_index, position, q_head);
-  std::size_t const i = cache.queries.index(layer_index, position, q_head);
-  lagged_query lagged{
-    {q, q + dim}, options.scale, cache.queries.offset_logits[i], cache.queries.lse[i]};
-  if (rounding == lag_rounding::none) { return lagged; }
-  float largest = 0.0f;
-  for (float x : lagged.codes) { largest = std::fabs(x) > largest ? std::fabs(x) : largest; }
-  for (float& x : lagged.codes) { x = int8_query_code(x, largest); }
-  lagged.factor = int8_query_factor(options.scale, largest);
-  return lagged;
-}
-
 //! The score path of one row: adds the probabilities of the due queries while attention has the keys at
 //! hand. Each query adds the maximum over the q_heads of the group, only to tokens older than itself.
 //! A q_head whose log-sum-exp is no number is left out, and a maximum that is none adds nothing.
@@ -132,8 +107,8 @@ class row_scorer {
     std::vector<lagged_query> lagged;
     for (std::int32_t j = due_.first; j < due_.last; ++j) {
       for (std::uint32_t g = 0; g < shape_.group_size; ++g) {
-        lagged.push_back(make_lagged_query(cache, layer_index, j, head * shape_.group_size + g,
-                                           rounding, options_));
+        std::size_t const i = cache.queries.index(layer_index, j, head * shape_.group_size + g);
+        lagged.push_back(make_lagged_query(cache.queries, i, rounding, options_));
       }
     }
     return lagged;

@@ -9,6 +9,7 @@
 #include <diffkv/core/vectors.hpp>
 #include <diffkv/host/claim.hpp>
 #include <diffkv/host/context.hpp>
+#include <diffkv/host/lagged_query.hpp>
 #include <diffkv/host/move_token.hpp>
 
 #include <vector>
@@ -151,10 +152,9 @@ void append(context const& ctx, std::uint32_t const* slots, std::uint32_t count,
         std::uint32_t const q_head = head * shape.group_size + g;
         load(query.at(s, q_head));
         condition_rotation(x.data(), shape.head_dim, cache.conditioned);
-        float* kept = cache.queries.query(shape.layer_of(slots[s], layer), position, q_head);
-        for (std::int32_t d = 0; d < shape.head_dim; ++d) {
-          kept[d] = x[static_cast<std::size_t>(d)];
-        }
+        std::size_t const i =
+          cache.queries.index(shape.layer_of(slots[s], layer), position, q_head);
+        keep_query(cache.queries, i, x.data());
       }
     }
   }

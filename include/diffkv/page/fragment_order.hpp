@@ -4,7 +4,7 @@
 
 //! @file
 //! Where the code of (token, dim) lies inside a code segment: the one mapping for host and device.
-//! Read before this: quant/conditioning.hpp.  Read next: page/page_geometry.hpp.
+//! Read before this: quant/lag_rounding.hpp.  Read next: page/page_geometry.hpp.
 //!
 //! A segment is a sequence of blocks of 16 tokens. A block is an image of tensor-core fragments: the
 //! lane L = 4g + t of a warp (g = 0..7, t = 0..3) owns `words_per_lane` words, and reads them in units

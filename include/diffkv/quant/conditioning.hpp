@@ -6,7 +6,7 @@
 //! Conditioning: k' = R (k - c) and v' = R v before encoding, so that the same bytes lose less.
 //! R is an orthonormal Hadamard matrix, symmetric and its own inverse; c is one constant per layer and
 //! head. Softmax does not change: q' = R q, out = R out', lse = lse' + scale * q.c.
-//! Read before this: quant/vector_codec.hpp.  Read next: page/fragment_order.hpp.
+//! Read before this: quant/vector_codec.hpp.  Read next: quant/lag_rounding.hpp.
 #include <diffkv/core/error.hpp>
 #include <diffkv/detail/arithmetic.hpp>  // mul_rn
 

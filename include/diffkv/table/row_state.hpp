@@ -10,6 +10,7 @@
 //! is position + 1.
 #include <diffkv/core/types.hpp>
 #include <diffkv/policy/importance.hpp>  // query_span
+#include <diffkv/quant/lag_rounding.hpp>
 #include <diffkv/table/cache_shape.hpp>
 
 namespace diffkv {
@@ -75,24 +76,33 @@ struct row_state_ref {
 //! Handle of the last k + 1 queries of each (sequence, layer), conditioned, and of their log-sum-exp
 //! over the conditioned logits (not corrected for the key offset). Place = position % places.
 struct query_ring_ref {
-  float* queries            = nullptr;  //!< [num_slots * num_layers, places, num_q_heads, head_dim]
+  //! [num_slots * num_layers, places, num_q_heads, head_dim] if `rounding` is none, else null.
+  float* queries            = nullptr;
   float* lse                = nullptr;  //!< [num_slots * num_layers, places, num_q_heads]
   float* offset_logits      = nullptr;  //!< the same extents: scale * q.c, which a soft-cap needs
+  std::int8_t* codes        = nullptr;  //!< as `queries` if `rounding` is int8, else null; 16-byte aligned
+  float* largest            = nullptr;  //!< as `lse`, with codes: max |q'|
+  lag_rounding rounding     = lag_rounding::none;
   std::uint32_t places      = 0;
   std::uint32_t num_q_heads = 0;
   std::int32_t head_dim     = 0;
 
-  //! Index of (layer index, position, q_head) in `lse` and `offset_logits`.
+  //! Index of (layer index, position, q_head) in `lse`, `offset_logits` and `largest`.
   [[nodiscard]] DIFFKV_HOST_DEVICE std::size_t index(std::size_t layer, std::int32_t position,
                                                      std::uint32_t q_head) const noexcept
   {
     std::size_t const place = static_cast<std::uint32_t>(position) % places;
     return (layer * places + place) * num_q_heads + q_head;
   }
-  [[nodiscard]] DIFFKV_HOST_DEVICE float* query(std::size_t layer, std::int32_t position,
-                                                std::uint32_t q_head) const noexcept
+  //! @pre rounding is none
+  [[nodiscard]] DIFFKV_HOST_DEVICE float* query(std::size_t i) const noexcept
   {
-    return queries + index(layer, position, q_head) * static_cast<std::size_t>(head_dim);
+    return queries + i * static_cast<std::size_t>(head_dim);
+  }
+  //! @pre rounding is int8
+  [[nodiscard]] DIFFKV_HOST_DEVICE std::int8_t* codes_of(std::size_t i) const noexcept
+  {
+    return codes + i * static_cast<std::size_t>(head_dim);
   }
 };
 
