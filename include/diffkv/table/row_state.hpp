@@ -77,11 +77,11 @@ struct row_state_ref {
 //! over the conditioned logits (not corrected for the key offset). Place = position % places.
 struct query_ring_ref {
   //! [num_slots * num_layers, places, num_q_heads, head_dim] if `rounding` is none, else null.
-  float* queries            = nullptr;
-  float* lse                = nullptr;  //!< [num_slots * num_layers, places, num_q_heads]
-  float* offset_logits      = nullptr;  //!< the same extents: scale * q.c, which a soft-cap needs
-  std::int8_t* codes        = nullptr;  //!< as `queries` if `rounding` is int8, else null; 16-byte aligned
-  float* largest            = nullptr;  //!< as `lse`, with codes: max |q'|
+  float* queries       = nullptr;
+  float* lse           = nullptr;  //!< [num_slots * num_layers, places, num_q_heads]
+  float* offset_logits = nullptr;  //!< the same extents: scale * q.c, which a soft-cap needs
+  std::int8_t* codes = nullptr;  //!< as `queries` if `rounding` is int8, else null; 16-byte aligned
+  float* largest     = nullptr;  //!< as `lse`, with codes: max |q'|
   lag_rounding rounding     = lag_rounding::none;
   std::uint32_t places      = 0;
   std::uint32_t num_q_heads = 0;
