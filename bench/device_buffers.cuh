@@ -58,8 +58,7 @@ diffkv::query_ring_ref make_query_ring(diffkv::cache_ref const& cache, bool exac
 {
   diffkv::cache_shape const& s = cache.shape;
   diffkv::query_ring_ref ring{};
-  std::size_t const queries =
-    std::size_t{s.num_slots} * s.num_layers * s.ring_queries() * s.num_q_heads();
+  std::size_t const queries  = s.num_ring_queries();
   std::size_t const elements = queries * static_cast<std::size_t>(s.head_dim);
   ring.rounding = diffkv::ring_rounding(cache.tiers.high.format.key, cache.tiers.low.format.key,
                                         exact_lagged_queries);

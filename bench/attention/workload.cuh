@@ -233,8 +233,7 @@ class attention_workload {
       std::clamp<std::size_t>(16384 / s.num_rows(), 1, 64));  // some thousands of CTAs
     fill_pages<<<dim3{static_cast<unsigned>(s.num_rows()), pages}, 256, 0, stream_>>>(p);
     DIFFKV_CUDA_TRY(cudaGetLastError());
-    std::size_t const queries =
-      std::size_t{s.num_slots} * s.num_layers * s.ring_queries() * s.num_q_heads();
+    std::size_t const queries = s.num_ring_queries();
     if (queries == 0) { return; }
     fill_ring<<<1024, 256, 0, stream_>>>(p, queries,
                                          std::log(static_cast<float>(rows.length)) + 0.5f);

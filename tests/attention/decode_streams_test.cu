@@ -23,16 +23,6 @@ using attention_of = test::decode_device<config, Variant, __half, __half>;
 constexpr std::uint32_t heads = 2, group = 4;
 constexpr std::size_t dim = 64;
 
-//! What comes next in `later` waits for what is in `earlier` now.
-void order(cudaStream_t earlier, cudaStream_t later)
-{
-  cudaEvent_t event = nullptr;
-  check(cudaEventCreateWithFlags(&event, cudaEventDisableTiming), "cudaEventCreate");
-  check(cudaEventRecord(event, earlier), "cudaEventRecord");
-  check(cudaStreamWaitEvent(later, event, 0), "cudaStreamWaitEvent");
-  check(cudaEventDestroy(event), "cudaEventDestroy");  // lives until it has passed
-}
-
 bool is_busy(cudaStream_t stream)
 {
   bool const busy = cudaStreamQuery(stream) == cudaErrorNotReady;
@@ -121,24 +111,13 @@ std::vector<float> some_queries(std::size_t sequences)
   return test::rounded<__half>(random.floats(sequences * heads * group * dim, -2.0f, 2.0f));
 }
 
-//! Bytes that the default pool of device 0 has handed out, when all that was given back is.
-std::uint64_t bytes_on_device_0()
-{
-  check(cudaDeviceSynchronize(), "cudaDeviceSynchronize");
-  cudaMemPool_t pool  = nullptr;
-  std::uint64_t bytes = 0;
-  check(cudaDeviceGetDefaultMemPool(&pool, 0), "cudaDeviceGetDefaultMemPool");
-  check(cudaMemPoolGetAttribute(pool, cudaMemPoolAttrUsedMemCurrent, &bytes), "used bytes");
-  return bytes;
-}
-
 //! Steps of two sequences: all is made on `device`, the calls come while device 0 is current.
 //! @return what attention gives in each step, and in the end all arrays of the cache, as bytes
 template <class Variant>
 std::vector<std::string> steps_on(int device)
 {
-  std::uint64_t const bytes_before = bytes_on_device_0();
-  check(cudaSetDevice(device), "cudaSetDevice");
+  std::uint64_t const bytes_before = test::pool_bytes(0);
+  test::on_device const made_here{device};
   test::device_stream const stream;
   prompted_cache c{{800, 350}, 900, Variant::score_every, 80, stream.get()};
   attention_of<Variant> attention{c.ref(), {{0.125f}, 2, {}, {40, 8}}};  // the grid decides on bits
@@ -148,9 +127,8 @@ std::vector<std::string> steps_on(int device)
   stream.wait();
   std::vector<std::string> all;
   for (std::uint32_t i = 0; i < 12; ++i) {
-    check(cudaSetDevice(device), "cudaSetDevice");
     attention.spoil_outputs();
-    check(cudaSetDevice(0), "cudaSetDevice");
+    test::on_device const other{0};
     c.step(attention.stream());
     attention.plan();
     c.append(2 * i, attention.stream());
@@ -162,14 +140,13 @@ std::vector<std::string> steps_on(int device)
     CHECK((i == 0 || all[i] != all[i - 1]));  // there is a token more
     CHECK_FALSE(answer.wrote_astray);
   }
-  CHECK((bytes_on_device_0() == bytes_before) == (device != 0));
-  check(cudaSetDevice(device), "cudaSetDevice");  // memory of its pool is not for other devices
+  CHECK((test::pool_bytes(0) == bytes_before) == (device != 0));
+  // Here again, as memory of a device's pool is not for other devices.
   for (auto const& field : test::detail::fields_of(c.ref())) {
     if (field.bytes == 0) { continue; }
     all.emplace_back(field.bytes, ' ');
     check(cudaMemcpy(all.back().data(), field.data, field.bytes, cudaMemcpyDeviceToHost), "copy");
   }
-  check(cudaSetDevice(0), "cudaSetDevice");
   return all;
 }
 
@@ -218,18 +195,18 @@ TEST_CASE("decode_attention: pages given to another sequence behind an event are
     x.spoil_outputs();
     y.spoil_outputs();
     c.store(0, writes);
-    order(writes, x.stream());
+    test::order(writes, x.stream());
     if (run % 2 == 0) { x.plan(); }  // pages are what they were then
     test::spin(20'000'000, x.stream());
     if (run % 2 == 1) { x.plan(); }
     x.attend(0);
-    order(x.stream(), writes);
+    test::order(x.stream(), writes);
     c.release(0, writes);
     c.store(1, writes);
-    order(writes, y.stream());
+    test::order(writes, y.stream());
     y.plan();
     y.attend(0);
-    order(y.stream(), writes);
+    test::order(y.stream(), writes);
     c.release(1, writes);
     overlapped += is_busy(x.stream()) ? 1 : 0;  // no call has waited
     different_x += x.answer().same(x_alone) ? 0 : 1;
@@ -244,9 +221,7 @@ TEST_CASE("decode_attention: pages given to another sequence behind an event are
 TEST_CASE("decode_attention: on a device that is not the current one its results are the same",
           "[attention][devices]")
 {
-  int count = 0;
-  check(cudaGetDeviceCount(&count), "cudaGetDeviceCount");
-  if (count < 2) { DIFFKV_SKIP("two devices are needed, this machine has one"); }
+  if (!test::has_two_devices()) { DIFFKV_SKIP(test::needs_two_devices); }
   CHECK((steps_on<decode_variant<group>>(1) == steps_on<decode_variant<group>>(0)));
   CHECK((steps_on<decode_variant<group, 4>>(1) == steps_on<decode_variant<group, 4>>(0)));
 }

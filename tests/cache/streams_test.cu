@@ -20,23 +20,6 @@ namespace {
 using namespace diffkv;
 using config = static_config<paper_policy, k8v4, k4v2, 64>;
 
-class event {
- public:
-  event() { test::check(cudaEventCreateWithFlags(&event_, cudaEventDisableTiming), "event"); }
-  event(event const&)            = delete;
-  event& operator=(event const&) = delete;
-  ~event() { cudaEventDestroy(event_); }
-  //! What comes next in `later` waits for what is in `earlier` now.
-  void order(cudaStream_t earlier, cudaStream_t later)
-  {
-    test::check(cudaEventRecord(event_, earlier), "cudaEventRecord");
-    test::check(cudaStreamWaitEvent(later, event_, 0), "cudaStreamWaitEvent");
-  }
-
- private:
-  cudaEvent_t event_ = nullptr;
-};
-
 }  // namespace
 
 TEST_CASE("device_kv_cache: pages that another stream still reads are handed out behind it",
@@ -47,7 +30,6 @@ TEST_CASE("device_kv_cache: pages that another stream still reads are handed out
   test::device_stream readers, writers;
   cudaStream_t const reads  = readers.get();
   cudaStream_t const writes = writers.get();
-  event order;
   cache_options options;
   options.shape     = {2, 1, heads, 1, 64, tokens, 16, 0};
   options.limits    = {0.0f, 0.0f};  // all high
@@ -87,11 +69,11 @@ TEST_CASE("device_kv_cache: pages that another stream still reads are handed out
     writers.wait();
     test::check(cudaMemcpy(expected.data(), pool.base, bytes, cudaMemcpyDeviceToHost), "expected");
     // The reader is slow; X ends and Y takes its pages meanwhile, from the host's point of view.
-    order.order(writes, reads);
+    test::order(writes, reads);
     test::spin(2'000'000, reads);
     test::check(cudaMemcpyAsync(read.data(), pool.base, bytes, cudaMemcpyDeviceToDevice, reads),
                 "the reader");
-    order.order(reads, writes);
+    test::order(reads, writes);
     cache.release({slots.data(), nullptr, 1}, nullptr, writes);
     store(1, y.data());
     cache.release({slots.data() + 1, nullptr, 1}, nullptr, writes);

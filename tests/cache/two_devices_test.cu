@@ -18,33 +18,11 @@ using twin   = test::device_twin<config, float>;
 constexpr test::twin_extents usual{6, 2, 2, 2, 90, 8, 4, 60};
 constexpr auto kind = policy_kind::relative;  // its table lies on the device, too
 
-bool has_two_devices()
-{
-  int count = 0;
-  test::check(cudaGetDeviceCount(&count), "cudaGetDeviceCount");
-  return count >= 2;
-}
-
-//! Makes a device current as long as it lives.
-class on_device {
- public:
-  explicit on_device(int device) : before_{test::current_device()}
-  {
-    test::check(cudaSetDevice(device), "cudaSetDevice");
-  }
-  on_device(on_device const&)            = delete;
-  on_device& operator=(on_device const&) = delete;
-  ~on_device() { cudaSetDevice(before_); }
-
- private:
-  int before_;
-};
-
 //! A twin that lives on one device, made while that one was current.
 struct placed_twin {
   explicit placed_twin(int device, bool captured, std::uint64_t seed)
   {
-    on_device const here{device};
+    test::on_device const here{device};
     test::twin_setup setup = test::setup_of<config>(usual, kind);
     setup.captured         = captured;
     policies               = std::make_unique<test::twin_policies>(400, 24);
@@ -61,27 +39,13 @@ int device_of(void const* p)
   return attributes.device;
 }
 
-//! Bytes that the default pool of a device has handed out, when all that was given back is.
-std::uint64_t pool_bytes(int device)
-{
-  on_device const here{device};
-  test::check(cudaDeviceSynchronize(), "cudaDeviceSynchronize");
-  cudaMemPool_t pool  = nullptr;
-  std::uint64_t bytes = 0;
-  test::check(cudaDeviceGetDefaultMemPool(&pool, device), "cudaDeviceGetDefaultMemPool");
-  test::check(cudaMemPoolGetAttribute(pool, cudaMemPoolAttrUsedMemCurrent, &bytes), "used bytes");
-  return bytes;
-}
-
-constexpr char const* needs_two = "two devices are needed, this machine has one";
-
 }  // namespace
 
 TEST_CASE("device_kv_cache: a cache on a device that is not the current one lives as the host's",
           "[cache][devices]")
 {
-  if (!has_two_devices()) { DIFFKV_SKIP(needs_two); }
-  on_device const other{0};
+  if (!test::has_two_devices()) { DIFFKV_SKIP(test::needs_two_devices); }
+  test::on_device const other{0};
   placed_twin placed{1, false, 81};
   placed.cache->live(300);  // the twin looks whether the current device stays
   CHECK(placed.cache->trouble() == "");
@@ -91,7 +55,7 @@ TEST_CASE("device_kv_cache: a cache on a device that is not the current one live
   // A stream does not say its device while it captures: then it must be current.
   placed_twin captured{1, true, 82};
   {
-    on_device const here{1};
+    test::on_device const here{1};
     captured.cache->live(60);
   }
   captured.cache->live(200);
@@ -102,8 +66,8 @@ TEST_CASE("device_kv_cache: a cache on a device that is not the current one live
 TEST_CASE("device_kv_cache: caches on two devices do not meet, in turn or from two threads",
           "[cache][devices]")
 {
-  if (!has_two_devices()) { DIFFKV_SKIP(needs_two); }
-  on_device const current{0};
+  if (!test::has_two_devices()) { DIFFKV_SKIP(test::needs_two_devices); }
+  test::on_device const current{0};
   placed_twin first{0, false, 83};
   placed_twin second{1, false, 84};
   for (int i = 0; i < 150; ++i) {
@@ -132,23 +96,23 @@ TEST_CASE("device_kv_cache: caches on two devices do not meet, in turn or from t
 TEST_CASE("device_kv_cache: memory is that of the stream's device, whichever one is current",
           "[cache][devices]")
 {
-  if (!has_two_devices()) { DIFFKV_SKIP(needs_two); }
+  if (!test::has_two_devices()) { DIFFKV_SKIP(test::needs_two_devices); }
   std::unique_ptr<test::device_stream> stream;
   std::unique_ptr<test::device_array<std::uint32_t>> slots, counts;
   std::unique_ptr<test::device_array<std::int32_t>> lengths;
   std::unique_ptr<test::device_array<release_report>> report;
   {
-    on_device const here{1};
+    test::on_device const here{1};
     stream  = std::make_unique<test::device_stream>();
     slots   = std::make_unique<test::device_array<std::uint32_t>>(std::vector<std::uint32_t>{0, 1});
     counts  = std::make_unique<test::device_array<std::uint32_t>>(2);
     lengths = std::make_unique<test::device_array<std::int32_t>>(std::vector<std::int32_t>{30, 50});
     report  = std::make_unique<test::device_array<release_report>>(1);
   }
-  on_device const other{0};
+  test::on_device const other{0};
   cudaStream_t const s               = stream->get();
-  std::uint64_t const bytes_before   = pool_bytes(0);
-  std::uint64_t const there_before   = pool_bytes(1);
+  std::uint64_t const bytes_before   = test::pool_bytes(0);
+  std::uint64_t const there_before   = test::pool_bytes(1);
   test::twin_setup const setup       = test::setup_of<config>(usual, kind);
   cuda_async_resource const resource = {s};
   using cache_type                   = device_kv_cache<config>;
@@ -165,8 +129,8 @@ TEST_CASE("device_kv_cache: memory is that of the stream's device, whichever one
           static_cast<void const*>(ref.state.rows), static_cast<void const*>(ref.queries.codes)}) {
       CHECK(device_of(p) == 1);
     }
-    CHECK(pool_bytes(0) == bytes_before);
-    CHECK(pool_bytes(1) > there_before);
+    CHECK(test::pool_bytes(0) == bytes_before);
+    CHECK(test::pool_bytes(1) > there_before);
     CHECK(test::current_device() == 0);
 
     batch_ref const batch{slots->data(), nullptr, 2};
@@ -194,6 +158,6 @@ TEST_CASE("device_kv_cache: memory is that of the stream's device, whichever one
     CHECK(cudaGetLastError() == cudaSuccess);
   }
   stream->wait();
-  CHECK(pool_bytes(1) == there_before);
-  CHECK(pool_bytes(0) == bytes_before);
+  CHECK(test::pool_bytes(1) == there_before);
+  CHECK(test::pool_bytes(0) == bytes_before);
 }

@@ -7,6 +7,7 @@
 #include <cuda_runtime_api.h>
 
 #include <cstddef>
+#include <cstdint>
 #include <stdexcept>
 #include <string>
 #include <vector>
@@ -25,6 +26,51 @@ inline void check(cudaError_t status, char const* what)
   int device = 0;
   check(cudaGetDevice(&device), "cudaGetDevice");
   return device;
+}
+
+//! Makes a device current, and the one before it again in the end.
+class on_device {
+ public:
+  explicit on_device(int device) : before_{current_device()}
+  {
+    check(cudaSetDevice(device), "cudaSetDevice");
+  }
+  on_device(on_device const&)            = delete;
+  on_device& operator=(on_device const&) = delete;
+  ~on_device() { cudaSetDevice(before_); }
+
+ private:
+  int before_;
+};
+
+[[nodiscard]] inline bool has_two_devices()
+{
+  int count = 0;
+  check(cudaGetDeviceCount(&count), "cudaGetDeviceCount");
+  return count >= 2;
+}
+inline constexpr char const* needs_two_devices = "two devices are needed, this machine has one";
+
+//! Bytes that the default pool of a device has handed out, when all that was given back is.
+[[nodiscard]] inline std::uint64_t pool_bytes(int device)
+{
+  on_device const here{device};
+  check(cudaDeviceSynchronize(), "cudaDeviceSynchronize");
+  cudaMemPool_t pool  = nullptr;
+  std::uint64_t bytes = 0;
+  check(cudaDeviceGetDefaultMemPool(&pool, device), "cudaDeviceGetDefaultMemPool");
+  check(cudaMemPoolGetAttribute(pool, cudaMemPoolAttrUsedMemCurrent, &bytes), "used bytes");
+  return bytes;
+}
+
+//! What comes next in `later` waits for what is in `earlier` now.
+inline void order(cudaStream_t earlier, cudaStream_t later)
+{
+  cudaEvent_t event = nullptr;
+  check(cudaEventCreateWithFlags(&event, cudaEventDisableTiming), "cudaEventCreate");
+  check(cudaEventRecord(event, earlier), "cudaEventRecord");
+  check(cudaStreamWaitEvent(later, event, 0), "cudaStreamWaitEvent");
+  check(cudaEventDestroy(event), "cudaEventDestroy");  // lives until it has passed
 }
 
 //! Non-blocking: work that strays to the default stream is not ordered with it.

@@ -29,7 +29,7 @@ void for_each_field(cache_ref& c, F&& f)
   cache_shape const& shape = c.shape;
   std::size_t const rows   = shape.num_rows();
   std::size_t const layers = std::size_t{shape.num_slots} * shape.num_layers;
-  std::size_t const ring   = layers * shape.ring_queries() * shape.num_q_heads();
+  std::size_t const ring   = shape.num_ring_queries();
   one("pool", c.pool.base, std::size_t{c.pool.num_pages} * c.pool.page_bytes);
   one("ring ids", c.ring.ids, c.ring.capacity);
   one("ring head", c.ring.head, 1);

@@ -64,7 +64,7 @@ class host_cache {
       window_(shape().num_rows() * static_cast<std::size_t>(shape().window), no_slot),
       candidates_(shape().num_rows() * num_stored_tiers * shape().candidates_per_tier()),
       layers_(std::size_t{shape().num_slots} * shape().num_layers),
-      lse_(layers_.size() * shape().ring_queries() * shape().num_q_heads()),
+      lse_(shape().num_ring_queries()),
       offset_logits_(lse_.size()),
       rounding_{ring_rounding(parts_.tiers.high.format.key, parts_.tiers.low.format.key,
                               parts_.exact_lagged_queries)},

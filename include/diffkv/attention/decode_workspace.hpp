@@ -48,7 +48,7 @@ struct decode_grid {
   }
 };
 
-//! What a page costs a warp, by tier, in units of which whole pages are some. Pages of a tier of more tokens
+//! What a page costs a warp, by tier; the unit has no name. Pages of a tier of more tokens
 //! take longer to compute, and so do those of a row that catches up with its scores: sequences at different
 //! positions do so in different launches, beside rows that do not. Measured on an H200
 //! (docs/decisions/0010).
@@ -65,7 +65,7 @@ struct page_cost {
   {
     // Half of it for the bytes, which are as many, half of it for the tokens.
     std::uint32_t const low = detail::min_of(2 * (4 + 4 * low_tokens / high_tokens), 32u);
-    return catches_up ? page_cost{24, scored(low)} : page_cost{16, low};
+    return catches_up ? page_cost{scored(16), scored(low)} : page_cost{16, low};
   }
   //! What costs `plain` otherwise, in a row that catches up; exactly, also of many pages.
   [[nodiscard]] static DIFFKV_HOST_DEVICE constexpr std::uint32_t scored(
@@ -74,7 +74,8 @@ struct page_cost {
     return plain / 2 * 3;
   }
 };
-static_assert(page_cost::of(32, 64, true).low == 36 && page_cost::of(1, 1000, true).low == 48);
+static_assert(page_cost::of(32, 64, true).low == 36 &&
+              page_cost::of(1, 1000, true).low == page_cost::most);
 
 //! The pages of a row, as one pass reads them: high ones, then low ones.
 struct row_cost {

@@ -3,7 +3,7 @@
 #pragma once
 
 //! @file
-//! Scores without stored logits: which earlier queries a decode launch adds, and how it rounds them.
+//! Scores without stored logits: which earlier queries a decode launch adds.
 //! Read before this: attention/softmax_state.hpp.  Read next: attention/attention_options.hpp.
 //!
 //! The launch for position t recomputes the probabilities of queries t - k .. t - 1 from the key codes

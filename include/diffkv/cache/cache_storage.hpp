@@ -39,9 +39,9 @@ class cache_storage {
       rounding_{ring_rounding(options.high.key, options.low.key, options.exact_lagged_queries)},
       queries_(rounding_ == lag_rounding::none ? ring_elements() : 0, resource),
       query_codes_(rounding_ == lag_rounding::int8 ? ring_elements() : 0, resource),
-      largest_(rounding_ == lag_rounding::int8 ? ring_vectors() : 0, resource),
-      query_lse_(ring_vectors(), resource),
-      offset_logits_(ring_vectors(), resource),
+      largest_(rounding_ == lag_rounding::int8 ? shape_.num_ring_queries() : 0, resource),
+      query_lse_(shape_.num_ring_queries(), resource),
+      offset_logits_(shape_.num_ring_queries(), resource),
       limits_(num_limits(), resource),
       key_offsets_(options.key_offsets.size(), resource)
   {
@@ -98,14 +98,9 @@ class cache_storage {
   template <class>
   friend class cache_storage;
 
-  [[nodiscard]] std::size_t ring_vectors() const noexcept
-  {
-    return std::size_t{shape_.num_slots} * shape_.num_layers * shape_.ring_queries() *
-           shape_.num_q_heads();
-  }
   [[nodiscard]] std::size_t ring_elements() const noexcept
   {
-    return ring_vectors() * static_cast<std::size_t>(shape_.head_dim);
+    return shape_.num_ring_queries() * static_cast<std::size_t>(shape_.head_dim);
   }
   [[nodiscard]] std::size_t num_limits() const noexcept
   {

@@ -61,6 +61,11 @@ struct cache_shape {
   {
     return score_every > 0 ? static_cast<std::uint32_t>(score_every) + 1u : 0u;
   }
+  //! Queries that the ring holds.
+  [[nodiscard]] DIFFKV_HOST_DEVICE constexpr std::size_t num_ring_queries() const noexcept
+  {
+    return std::size_t{num_slots} * num_layers * ring_queries() * num_q_heads();
+  }
 };
 
 //! @throws invalid_argument naming the member and its legal values
