@@ -51,6 +51,17 @@ std::vector<attention_case> cases_of_formats(std::uint32_t batch, std::int32_t l
   return cases;
 }
 
+//! The same rows, whose vectors have several scales: 16-bit pages have none.
+std::vector<attention_case> cases_of_scale_groups(std::uint32_t batch, std::int32_t length,
+                                                  std::uint32_t groups)
+{
+  std::string const suffix          = "scale_groups" + std::to_string(groups);
+  std::vector<attention_case> cases = cases_of_formats(batch, length, 4, 128, "." + suffix);
+  cases.erase(cases.begin());
+  for (attention_case& c : cases) { c.kernel += "_" + suffix; }
+  return cases;
+}
+
 //! What the mix costs with something on top, right behind the mix.
 void add_variants_of_mix(std::vector<attention_case>& cases, std::uint32_t batch,
                          std::int32_t length)
@@ -113,6 +124,9 @@ std::vector<suite> all_suites()
     suites.push_back(cases_of_formats(128, 4096, group, 128, ".group" + std::to_string(group)));
   }
   suites.push_back(cases_of_formats(128, 8192, 4, 64, ".d64"));  // as many bytes of codes
+  for (std::uint32_t groups : {2u, 4u}) {
+    suites.push_back(cases_of_scale_groups(128, 4096, groups));
+  }
   return suites;
 }
 

@@ -101,8 +101,9 @@ def own_tables(found):
              grid("batch x tokens", FORMATS,
                   of_formats(found, plain, lambda row: percent(row["of_same_read"])))]
     if others:
-        parts += ["Other group sizes, and head_dim 64 with as many bytes of codes: share of the read "
-                  "ceiling:", grid("batch x tokens", FORMATS, of_formats(found, others, share))]
+        parts += ["Other group sizes, head_dim 64 with as many bytes of codes, and two and four scales a "
+                  "vector: share of the read ceiling:",
+                  grid("batch x tokens", FORMATS, of_formats(found, others, share))]
     on_top = [name for name, _, _ in ON_TOP]
     shapes = list(dict.fromkeys(shape for name, shape, _ in found if name in on_top))
     if shapes:
@@ -252,7 +253,7 @@ def roofline(found, device):
         body.append(f'<circle cx="{left + 14}" cy="{y - 4}" r="4" fill="{COLOURS[index]}"/>'
                     f'<text x="{left + 26}" y="{y}">{name}</text>')
     body.append(f'<text x="{left}" y="{top + height + 38}">operations per byte of codes and metadata '
-                "(rings: other group sizes, head_dim 64)</text>")
+                "(rings: other group sizes, head_dim 64, scale groups)</text>")
     return svg(left + width + 30, top + height + 56, f"decode attention, operations/s, {device}", body)
 
 
@@ -290,9 +291,10 @@ def section(stem, rows, context, public, counters):
     parts = [f"## Decode attention ({stem})", f"{context['device']}, commit `{context['commit']}`:",
              f"`{context['command']}`",
              "8 heads, pages scattered over the pool, one launch inside a CUDA graph, its plan ready, "
-             "over as many layers as 600 MB need. `mix`: of the tokens before pruning 40 % are K8V4, "
-             "40 % K4V2, 20 % absent. Bytes are codes and metadata of the tokens attended to; the read "
-             "ceiling is a kernel that only reads, 8 GiB a launch, measured beside each sample.",
+             "over as many layers as 600 MB need and, with scores, as write half as many of these again as "
+             "the L2 cache holds. `mix`: of the tokens before pruning 40 % are K8V4, 40 % K4V2, 20 % "
+             "absent. Bytes are codes and metadata of the tokens attended to; the read ceiling is a "
+             "kernel that only reads, 8 GiB a launch, measured beside each sample.",
              *own_tables(found)]
     if public:
         parts += public_table(found, public)

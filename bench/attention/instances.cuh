@@ -27,7 +27,7 @@ decode_workspace_ref make_attention_workspace(std::vector<void*>& owned, cache_s
 }
 
 template <class Config, class Variant>
-void add_attention_kernel(char const* name)
+void add_attention_kernel(std::string const& name)
 {
   attention_kernel k;
   k.name           = name;

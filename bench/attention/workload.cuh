@@ -48,8 +48,10 @@ inline constexpr std::uint32_t attention_heads = 8;
 
 class attention_workload {
  public:
-  //! Enough layers that what a launch reads has left the L2 cache when its turn comes again.
+  //! Enough layers that what a launch reads has left the L2 cache when its turn comes again, and that the
+  //! scores written meanwhile are more than the cache holds: else some of them never reach memory.
   static constexpr double bytes_in_rotation = 600e6;
+  static constexpr double caches_of_scores  = 1.5;
 
   attention_workload(attention_kernel const& kernel, attention_rows const& rows)
     : kernel_{kernel}, stream_{bench_stream()}
@@ -143,10 +145,22 @@ class attention_workload {
     double const of_a_layer =
       (rows.high_share * bytes_of(tier::high) + rows.low_share * bytes_of(tier::low)) * rows.batch *
       rows.length * s.num_heads;
+    double enough = bytes_in_rotation / of_a_layer;
+    if (kernel_.score_every > 0) {
+      double const scores = sizeof(float) * (rows.high_share + rows.low_share) * rows.batch *
+                            rows.length * s.num_heads / kernel_.score_every;
+      int device = 0, cache = 0;
+      DIFFKV_CUDA_TRY(cudaGetDevice(&device));
+      DIFFKV_CUDA_TRY(cudaDeviceGetAttribute(&cache, cudaDevAttrL2CacheSize, device));
+      std::size_t free = 0, memory = 0;  // of which a suite has several workloads at the same time
+      DIFFKV_CUDA_TRY(cudaMemGetInfo(&free, &memory));
+      double const most = static_cast<double>(memory) / 8.0 / of_a_layer;
+      enough            = std::max(enough, std::min(most, caches_of_scores * cache / scores));
+    }
     // Whole cycles of k layers: each launch of a step catches up in its turn.
-    std::uint32_t const multiple = std::max(2, kernel_.score_every);
-    auto const enough = static_cast<std::uint32_t>(std::ceil(bytes_in_rotation / of_a_layer));
-    s.num_layers      = (std::max(1u, enough) + multiple - 1) / multiple * multiple;
+    auto const multiple = static_cast<std::uint32_t>(std::max(2, kernel_.score_every));
+    auto const layers   = std::max(1u, static_cast<std::uint32_t>(std::ceil(enough)));
+    s.num_layers        = (layers + multiple - 1) / multiple * multiple;
 
     std::int32_t longest = rows.length;
     for (std::size_t row = 0; row < s.num_rows(); ++row) {

@@ -51,11 +51,12 @@ TEST_CASE("decode_attention: the result does not depend on the number of splits"
     auto const batch = test::some_slots(sequences, c.numbers());
     auto const query = c.queries(sequences, -2.0f, 2.0f);
     for (decode_grid const grid :
-         {decode_grid{1, 1}, decode_grid{2, 1}, decode_grid{1, 2}, decode_grid{3, 1},
-          decode_grid{1, 3}, decode_grid{4, 1}, decode_grid{5, 1}, decode_grid{1, 5},
-          decode_grid{7, 1}, decode_grid{1, 8}, decode_grid{3, 3}, decode_grid{2, 8},
-          decode_grid{16, 1}, decode_grid{5, 5}, decode_grid{32, 1}, decode_grid{8, 8},
-          decode_grid{64, 1}, decode_grid{}}) {
+         {decode_grid{1, 1},  decode_grid{2, 1},  decode_grid{1, 2},  decode_grid{3, 1},
+          decode_grid{1, 3},  decode_grid{4, 1},  decode_grid{5, 1},  decode_grid{1, 5},
+          decode_grid{7, 1},  decode_grid{1, 8},  decode_grid{3, 3},  decode_grid{2, 8},
+          decode_grid{16, 1}, decode_grid{5, 5},  decode_grid{32, 1}, decode_grid{8, 8},
+          decode_grid{64, 1}, decode_grid{1, 12}, decode_grid{2, 9},  decode_grid{3, 12},
+          decode_grid{}}) {
       CAPTURE(sequences, grid.ctas, grid.warps);
       test::decode_call call;
       call.capacity     = sequences;

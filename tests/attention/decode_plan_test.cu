@@ -137,7 +137,7 @@ TEST_CASE("decode_plan: device and host plan the same for ragged rows", "[attent
     run.held.count    = r.below(run.extents.layers - run.held.first) + 1;
     run.planned       = {run.held.first + r.below(run.held.count), 0};
     run.planned.count = r.below(run.held.first + run.held.count - run.planned.first) + 1;
-    run.grid          = {r.below(140) + 1, r.below(8) + 1, r.one_in(2) ? 1 : r.below(4) + 1};
+    run.grid          = {r.below(140) + 1, r.below(12) + 1, r.one_in(2) ? 1 : r.below(4) + 1};
     same_plan<mixed_config>(run, seed);
     same_plan<single_config>(run, seed);
   }
@@ -153,9 +153,13 @@ TEST_CASE("decode_plan: any number of rows, whole tiles and more", "[attention]"
         {{slots, 3, heads, 400, 4}, slots, slots, {0, 3}, {0, 3}, {132, 8, passes}}, slots);
       same_plan<mixed_config>(
         {{slots, 3, heads, 400, 4}, slots, slots / 2, {0, 3}, {1, 1}, {132, 8, passes}}, slots);
+      same_plan<mixed_config>(
+        {{slots, 3, heads, 60, 4}, slots, slots, {0, 3}, {0, 3}, {132, 12, passes}}, slots);
     }
   }
   same_plan<mixed_config>({{12'500, 1, 8, 150, 4}, 12'500, 12'499, {0, 1}, {0, 1}, {132, 8, 1}}, 5);
+  // Some at a time, and few pages a warp: those without a share lie behind the last page.
+  same_plan<mixed_config>({{6'000, 1, 1, 40, 4}, 6'000, 5'999, {0, 1}, {0, 1}, {400, 12, 1}}, 6);
 }
 
 TEST_CASE("decode_plan: many layers at once", "[attention]")
@@ -180,9 +184,10 @@ TEST_CASE("decode_plan: more warps than pages, no pages, no sequences", "[attent
 
 TEST_CASE("decode_plan: a captured plan serves other lengths and other batches", "[attention]")
 {
-  for (std::uint32_t slots : {40u, 400u}) {
-    plan_twin<mixed_config> twin{
-      {{slots, 4, 4, 500, 4}, slots, slots - 1, {0, 4}, {0, 4}, {20, 8, 1}}, 3};
+  for (auto const& [slots, grid] : std::vector<std::pair<std::uint32_t, decode_grid>>{
+         {40, {20, 8}}, {400, {20, 8}}, {400, {80, 12}}, {1'200, {132, 12}}}) {
+    plan_twin<mixed_config> twin{{{slots, 4, 4, 500, 4}, slots, slots - 1, {0, 4}, {0, 4}, grid},
+                                 3};
     test::device_stream stream;
     cudaGraph_t graph      = nullptr;
     cudaGraphExec_t replay = nullptr;

@@ -5,6 +5,10 @@
 //! `append` on the device leaves what its host twin leaves: any element type, alignment and format.
 #include <diffkv/policy/paper.hpp>
 
+#include <algorithm>  // equal, fill_n
+#include <cmath>
+#include <limits>
+
 #include "support/catch.hpp"
 #include "support/step_run.cuh"
 
@@ -111,4 +115,61 @@ TEST_CASE("append: sequences behind the count and refused ones are left alone",
   test::host_cache answer{parts};
   device.download(answer.ref());
   CHECK(test::difference_of(cache.ref(), answer.ref()) == "");
+}
+
+TEST_CASE("append: queries with elements that are not finite leave the host's codes",
+          "[compaction][small]")
+{
+  using config                        = static_config<paper_policy, k8v4, void, 64>;
+  constexpr std::uint32_t num_queries = 6;
+  test::host_cache_parts parts;
+  parts.shape     = {num_queries, 1, 1, 1, 64, 120, 16, 1};
+  parts.tiers     = config::layouts::pages;
+  parts.num_pages = 8;
+  test::host_cache cache{parts};
+  std::vector<std::uint32_t> all(num_queries);
+  for (std::uint32_t slot = 0; slot < num_queries; ++slot) {
+    test::reserve_row(cache.context(), slot, {5, 0});
+    cache.ref().state.rows[slot].append_slot = 4;
+    cache.ref().layer(slot, 0).num_tokens    = 5;
+    all[slot]                                = slot;
+  }
+  test::random r{4};
+  std::vector<float> const x = r.floats(num_queries * 64, -1.0f, 1.0f);
+  std::vector<float> q       = r.floats(num_queries * 64, -1.0f, 1.0f);
+  float const nan            = std::numeric_limits<float>::quiet_NaN();
+  q[7]                       = nan;
+  q[63]                      = 8.0f;  // behind it, and larger
+  q[64 + 3]                  = detail::infinity;
+  q[2 * 64 + 60]             = -detail::infinity;
+  q[3 * 64 + 5]              = std::numeric_limits<float>::max();
+  std::fill_n(q.begin() + 4 * 64, 64, 0.0f);
+  q[5 * 64]     = detail::infinity;
+  q[5 * 64 + 1] = nan;
+
+  test::device_cache const device{cache.ref(), 1};
+  test::device_array<std::uint32_t> const slots{all};
+  test::device_array<float> const vectors_of_batch{x}, queries_of_batch{q};
+  auto const v       = packed(static_cast<float const*>(vectors_of_batch.data()), 1, 64);
+  auto const v_query = packed(static_cast<float const*>(queries_of_batch.data()), 1, 64);
+  test::device_stream const stream;
+  append<config>(device.ref(), {slots.data(), nullptr, num_queries}, 0, v, v, v_query,
+                 stream.get());
+  stream.wait();
+
+  auto const on_host = packed(x.data(), 1, 64);
+  host::append(cache.context(), all.data(), num_queries, 0, on_host, on_host,
+               packed(static_cast<float const*>(q.data()), 1, 64));
+  test::host_cache answer{parts};
+  device.download(answer.ref());
+  for (std::uint32_t slot = 0; slot < num_queries; ++slot) {
+    CAPTURE(slot);
+    query_ring_ref const& expected = cache.ref().queries;
+    query_ring_ref const& found    = answer.ref().queries;
+    std::size_t const i            = expected.index(slot, 4, 0);
+    CHECK(std::equal(expected.codes_of(i), expected.codes_of(i) + 64, found.codes_of(i)));
+    bool const both_nan = std::isnan(expected.largest[i]) && std::isnan(found.largest[i]);
+    CHECK((both_nan || expected.largest[i] == found.largest[i]));
+  }
+  CHECK(std::isnan(answer.ref().queries.largest[answer.ref().queries.index(0, 4, 0)]));
 }

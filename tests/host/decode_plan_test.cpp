@@ -95,6 +95,28 @@ TEST_CASE("decode_plan: a row read twice is two launch rows beside each other", 
   }
 }
 
+TEST_CASE("decode_plan: few pages are shared by some warps of a CTA only", "[host]")
+{
+  // Four pages each for two CTAs of twelve warps are 96: one less is few.
+  auto const warps_with_pages = [](std::uint32_t pages) {
+    test::host_cache cache{test::plan_parts({1, 1, 1, 2000, 0}, small_tiers())};
+    std::uint32_t const tokens = 16 * pages;
+    cache.ref().state.rows[0]  = {{tokens, 0}, {pages, 0}, tokens - 1};
+    cache.ref().layer(0, 0)    = {static_cast<std::int32_t>(tokens), {100, 64, 100}};
+    test::host_workspace const work{cache.shape(), 1, {0, 1}, {2, 12, 1}};
+    std::uint32_t const slot = 0;
+    host::plan_decode(cache.ref(), {&slot, nullptr, 1}, {0, 1}, work.ref());
+    std::vector<std::uint32_t> found;
+    for (std::uint32_t w = 0; w < 24; ++w) {
+      if (work.ref().ranges[w].num_pages > 0) { found.push_back(w); }
+    }
+    return found;
+  };
+  CHECK(warps_with_pages(95) ==
+        std::vector<std::uint32_t>{0, 1, 2, 3, 4, 5, 6, 7, 12, 13, 14, 15, 16, 17, 18, 19});
+  CHECK(warps_with_pages(96).size() == 24);
+}
+
 TEST_CASE("decode_plan: of a row that is read twice the first pass catches up", "[host]")
 {
   test::host_cache cache{test::plan_parts({1, 1, 1, 400, 1}, small_tiers())};
@@ -116,7 +138,7 @@ TEST_CASE("decode_plan: every page is read once, by shares of equal cost, in the
 {
   for (std::uint64_t seed : {1u, 2u, 3u, 4u}) {
     test::random r{seed};
-    decode_grid const grid{r.below(40) + 1, r.below(8) + 1, r.below(3) + 1};
+    decode_grid const grid{r.below(40) + 1, r.below(12) + 1, r.below(3) + 1};
     CAPTURE(seed, grid.ctas, grid.warps, grid.passes);
     test::host_cache cache{test::plan_parts({9, 3, 4, 300, 4}, small_tiers())};
     test::fill_rows(cache.ref(), r, 4);
@@ -143,8 +165,12 @@ TEST_CASE("decode_plan: every page is read once, by shares of equal cost, in the
       for (std::uint32_t w = 0; w < grid.num_warps(); ++w) {
         if (ranges[w].num_pages == 0) { continue; }
         // It begins with the page that its part of the cost begins in.
-        std::uint32_t const begin = share_begin(work.totals[layer].cost, w, grid.num_warps());
-        is_fair                   = is_fair && cost + ranges[w].early == begin;
+        std::uint32_t const total   = work.totals[layer].cost;
+        std::uint32_t const sharing = grid.sharing_warps(total);
+        std::uint32_t const begin =
+          share_begin(total, grid.share_at(w, sharing), grid.ctas * sharing);
+        is_fair = is_fair && w % grid.warps < sharing;
+        is_fair = is_fair && cost + ranges[w].early == begin;
         skip_read_rows();
         in_order = in_order && ranges[w].index == index && ranges[w].first_page == page &&
                    ranges[w].of.row == rows[index].row;

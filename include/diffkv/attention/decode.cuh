@@ -35,12 +35,12 @@ DIFFKV_KERNEL void __launch_bounds__(Traits::warps * 32, 1)
   if (self.at.lane < 2) { cta.parts[2 * warp + self.at.lane].index = row_part::none; }
   __syncwarp();
   if (range.num_pages > 0) {
-    self.read_pages(range, totals.catch_up);
+    self.read_pages(range, totals);
   } else {
     wait_for_previous();
   }
   if (totals.empty_rows > 0) { self.store_empty_rows(totals.num_rows); }
-  row_merge<Traits, T, Out>{p, place, self.at.lane}.run(p.num_warps, totals.cost);
+  row_merge<Traits, T, Out>{p, place, self.at.lane}.run(totals.cost);
 }
 
 //! Whether vectors of `v`, and every n-th element of them, are aligned to n elements.
@@ -208,9 +208,8 @@ void decode_attention(cache_ref const& cache, std::uint32_t layer,
     query,
     cache.key_offset(layer, 0),
     options,
-    detail::divider::by(work.grid.num_warps()),
+    detail::shared_grid::of(work.grid),
     layer,
-    work.grid.ctas,
     detail::divider::by(cache.shape.num_heads),
     detail::has_whole_units(query, 16 / sizeof(T)),
     detail::has_whole_units(out, 4),

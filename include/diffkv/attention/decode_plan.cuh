@@ -107,10 +107,8 @@ struct plan_block {
   __device__ void write_ranges(counted_rows const& counted, page_count const& before,
                                page_count const& total) const
   {
-    // share_begin in two parts: what every warp gets, and its share of the rest.
-    std::uint32_t const num_warps = p.num_warps.divisor;
-    std::uint32_t const all_get   = p.num_warps.quotient(total.cost);
-    std::uint32_t const rest      = total.cost - all_get * num_warps;
+    page_shares const shares{p.grid, total.cost};
+    std::uint32_t const num_warps = p.grid.num_warps();
     warp_range* const ranges      = p.ranges + std::size_t{rows.layer} * num_warps;
     std::uint32_t const last      = min(num_warps, (part + 1) * p.ranges_of_part);
     std::uint32_t const has       = counted.sum.cost;
@@ -119,9 +117,10 @@ struct plan_block {
 #pragma unroll 1
     for (std::uint32_t from = part * p.ranges_of_part + warp * 31; from < last;
          from += blockDim.x / 32 * 31) {
-      std::uint32_t const w = min(from + lane, last);
+      std::uint32_t const w   = min(from + lane, last);
+      std::uint32_t const cta = p.grid.of_cta.quotient(w);
       // Among the counted rows; beyond them where it lies in front.
-      std::uint32_t const at = all_get * w + p.num_warps.quotient(rest * w) - before.cost;
+      std::uint32_t const at = shares.begin_of_warp(cta, w - cta * p.grid.warps) - before.cost;
       bool const begins      = at < has;
       bool const is_end      = begins || (has_last && at == has);
       page_place place;
@@ -130,8 +129,9 @@ struct plan_block {
       std::uint32_t const end = __shfl_down_sync(0xFFFF'FFFFu, place.page, 1);
       bool const ends         = __shfl_down_sync(0xFFFF'FFFFu, is_end ? 1 : 0, 1) != 0;
       if (lane == 31 || w >= last) { continue; }
-      if (!begins && !ends) {
-        if (total.cost == 0 && counted.first == 0) { ranges[w] = {}; }
+      if (!begins && (is_end || !ends)) {
+        // Warps without a share, behind the last page; or all of a layer without pages.
+        if (is_end || (total.cost == 0 && counted.first == 0)) { ranges[w] = {}; }
         continue;
       }
       warp_range range{};
@@ -203,7 +203,7 @@ DIFFKV_KERNEL void __launch_bounds__(Tuning::threads)
   }
   if (blockIdx.x == 0) {
 #pragma unroll 1
-    for (std::uint32_t i = threadIdx.x; i < p.num_ctas; i += blockDim.x) { p.arrivals[i] = 0; }
+    for (std::uint32_t i = threadIdx.x; i < p.grid.ctas; i += blockDim.x) { p.arrivals[i] = 0; }
   }
   __threadfence();
 }
@@ -247,13 +247,12 @@ struct plan_launch {
   p.totals              = work.totals + l;
   p.arrivals            = work.arrivals;
   p.num_heads           = divider::by(cache.shape.num_heads);
-  p.num_warps           = divider::by(work.grid.num_warps());
+  p.grid                = shared_grid::of(work.grid);
   p.capacity            = batch.capacity;
   p.num_layers          = cache.shape.num_layers;
   p.first_layer         = layers.first;
   p.score_every         = cache.shape.score_every;
   p.passes              = work.grid.passes;
-  p.num_ctas            = work.grid.ctas;
   p.workspace_rows      = work.num_rows;
   p.workspace_sequences = work.capacity;
   p.parts               = shape.parts;

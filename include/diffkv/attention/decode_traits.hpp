@@ -22,6 +22,8 @@ struct decode_tuning_sm90 {
   static constexpr std::uint32_t warp_tile_bytes   = 13312;  //!< of all slots of a warp, about
   static constexpr int most_heads_times_dim        = 2048;   //!< of a pass: sums in registers
   static constexpr std::uint32_t long_run          = 6;      //!< tiles, worth code of their own
+  //! Several times the L2 cache: the bytes of as many high pages as cost as much as the launch.
+  static constexpr std::uint32_t large_launch_bytes = 384u << 20;
 };
 
 //! What headers behind this one keep in shared memory: row_note (page_walk.cuh) for each slot, scored_row

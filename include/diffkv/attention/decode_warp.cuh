@@ -191,7 +191,7 @@ struct decode_warp {
   //! @param num_rows  of the launch
   __device__ void store_empty_rows(std::uint32_t num_rows) const noexcept
   {
-    std::uint32_t const num_warps = p.ctas * place.warps;
+    std::uint32_t const num_warps = p.grid.num_warps();
     for (std::uint32_t index = blockIdx.x * place.warps + place.warp; index < num_rows;
          index += num_warps) {
       planned_row const& row = p.rows[index];
@@ -201,8 +201,8 @@ struct decode_warp {
   }
 
   //! All tiles of the warp's range.
-  //! @param catch_up  of the launch
-  __device__ void read_pages(warp_range const& range, rows_catch_up catch_up) noexcept
+  //! @param totals  of the launch
+  __device__ void read_pages(warp_range const& range, planned_layer const& totals) noexcept
   {
     page_stream<slots> stream;
     stream.init(place.barriers(), at.lane);
@@ -238,6 +238,7 @@ struct decode_warp {
     int most_pending = max_of(ahead, 1);
 
     auto const read_rows = [&](auto scores) {
+      stream.leaves_in_turn = writes_leave_first<decltype(scores)>(totals.cost);
 #pragma unroll 1
       for (;;) {
 #pragma unroll 1
@@ -273,9 +274,9 @@ struct decode_warp {
         }
         tile_note const note = queue[0];
         bool const low       = Traits::has_low && note.is(tile_note::low);
-        if (low && !in_low) {
-          begin_low(sums, place.stage(), at);
-          in_low = true;
+        if constexpr (Traits::reorders) {
+          if (low && !in_low) { begin_low(sums, place.stage(), at); }
+          in_low = low;
         }
         // Plain tiles, as long as those asked for are plain, too: the slot is filled again at once.
         bool const alike = walk.alike > 0 && walk.is_low == low && all_plain(queue, low);
@@ -331,15 +332,30 @@ struct decode_warp {
     // length: shorter. Else all rows share one code: of two, a multiprocessor keeps neither at
     // hand.
     if constexpr (Traits::has_scores) {
-      if (catch_up == rows_catch_up::some) { return read_rows(score_path<Traits, false>{}); }
+      if (totals.catch_up == rows_catch_up::some) { return read_rows(score_path<Traits, false>{}); }
       if constexpr (Traits::passes == 1) {  // of more, only the first catches up
-        if (catch_up == rows_catch_up::all) { return read_rows(score_path<Traits, true>{}); }
+        if (totals.catch_up == rows_catch_up::all) { return read_rows(score_path<Traits, true>{}); }
       }
     }
     read_rows(no_scores{});
   }
 
  private:
+  //! Whether scores that a launch writes should be written back to memory while it still reads
+  //! (page_stream::leaves_in_turn): where those behind it write none, or it is large.
+  //! @param cost  of the launch
+  template <class Scores>
+  [[nodiscard]] static __device__ bool writes_leave_first(std::uint32_t cost) noexcept
+  {
+    if constexpr (Scores::enabled) {
+      constexpr std::uint32_t large = Traits::tuning::large_launch_bytes /
+                                      static_cast<std::uint32_t>(Traits::layouts::page_bytes) *
+                                      page_cost{}.high;
+      return (Scores::all_catch_up && Traits::score_every > 1) || cost >= large;
+    } else {
+      return false;
+    }
+  }
   [[nodiscard]] __device__ lagged_row<Traits, T, Out> lag() const noexcept
   {
     return {p, place, at};

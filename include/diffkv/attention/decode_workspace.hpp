@@ -4,7 +4,7 @@
 
 //! @file
 //! What decode attention is compiled for, the work plan of a step, and the scratch of a launch.
-//! Read before this: attention/attention_options.hpp.  Read next: attention/plan_rows.cuh.
+//! Read before this: attention/attention_options.hpp.  Read next: attention/page_shares.cuh.
 #include <diffkv/attention/score_update.hpp>
 #include <diffkv/core/error.hpp>  // DIFFKV_EXPECTS
 #include <diffkv/detail/arithmetic.hpp>
@@ -36,18 +36,6 @@ struct decode_variant {
   static constexpr bool exact_lag      = ExactLag;
 };
 
-//! How a launch is cut: every warp takes an equal share of the pages of a layer, by what they cost.
-struct decode_grid {
-  std::uint32_t ctas   = 0;
-  std::uint32_t warps  = 0;  //!< of a CTA
-  std::uint32_t passes = 1;  //!< times a row is read, each for some of its q_heads
-
-  [[nodiscard]] DIFFKV_HOST_DEVICE constexpr std::uint32_t num_warps() const noexcept
-  {
-    return ctas * warps;
-  }
-};
-
 //! What a page costs a warp, by tier; the unit has no name. Pages of a tier of more tokens
 //! take longer to compute, and so do those of a row that catches up with its scores: sequences at different
 //! positions do so in different launches, beside rows that do not. Measured on an H200
@@ -76,6 +64,40 @@ struct page_cost {
 };
 static_assert(page_cost::of(32, 64, true).low == 36 &&
               page_cost::of(1, 1000, true).low == page_cost::most);
+
+//! How a launch is cut: warps take equal shares of the pages of a layer, by what they cost. Where there are
+//! few pages, only some warps of a CTA take one: each page more is then a large part of a share, and each
+//! share more has to be merged (docs/performance.md).
+struct decode_grid {
+  std::uint32_t ctas   = 0;
+  std::uint32_t warps  = 0;  //!< of a CTA
+  std::uint32_t passes = 1;  //!< times a row is read, each for some of its q_heads
+
+  static constexpr std::uint32_t few_warps = 8;  //!< of a CTA
+  //! Of a warp: four pages. Less, in the mean, is few.
+  static constexpr std::uint32_t few_cost = 4 * page_cost{}.high;
+
+  [[nodiscard]] DIFFKV_HOST_DEVICE constexpr std::uint32_t num_warps() const noexcept
+  {
+    return ctas * warps;
+  }
+  //! Warps of a CTA that have a share.
+  //! @param cost  of the pages of the layer
+  [[nodiscard]] DIFFKV_HOST_DEVICE constexpr std::uint32_t sharing_warps(
+    std::uint32_t cost) const noexcept
+  {
+    return cost / few_cost < num_warps() ? detail::min_of(warps, few_warps) : warps;
+  }
+  //! Share that warp `w` of the launch begins with; a warp without one begins with the next one's.
+  //! @param sharing  of sharing_warps
+  [[nodiscard]] DIFFKV_HOST_DEVICE constexpr std::uint32_t share_at(
+    std::uint32_t w, std::uint32_t sharing) const noexcept
+  {
+    return w / warps * sharing + detail::min_of(w % warps, sharing);
+  }
+};
+static_assert(decode_grid{2, 12}.share_at(9, 8) == 8 && decode_grid{2, 12}.share_at(12, 8) == 8 &&
+              decode_grid{2, 12}.share_at(24, 8) == 16);
 
 //! The pages of a row, as one pass reads them: high ones, then low ones.
 struct row_cost {

@@ -6,8 +6,7 @@
 //! Products of the keys of a block of 16 tokens with the columns of queries.
 //! Read before this: attention/query_fragments.cuh.  Read next: attention/row_accumulator.cuh.
 //!
-//! Codes narrower than a byte are not all unpacked: the row g + 8 is the byte with the code of row g
-//! still in it (2^bits * high + low), and the product of row g is subtracted afterwards, exactly.
+//! Codes narrower than a byte stay where they are in it: those of row g + 8 are multiples of 2^bits.
 #include <diffkv/attention/query_fragments.cuh>
 
 namespace diffkv::detail {
@@ -38,21 +37,21 @@ struct key_block {
       for (int i = 0; i < 4; ++i) { a[i] = words[4 * step + i]; }
     } else if constexpr (Tile::key.bits == 4) {
       a[0] = words[2 * step] & 0x0F0F0F0Fu;
-      a[1] = words[2 * step];
+      a[1] = words[2 * step] & 0xF0F0F0F0u;
       a[2] = words[2 * step + 1] & 0x0F0F0F0Fu;
-      a[3] = words[2 * step + 1];
+      a[3] = words[2 * step + 1] & 0xF0F0F0F0u;
     } else {
       std::uint32_t const w = words[step];
       std::uint32_t const v = w >> 4;
       a[0]                  = w & 0x03030303u;
-      a[1]                  = w & 0x0F0F0F0Fu;
+      a[1]                  = w & 0x0C0C0C0Cu;
       a[2]                  = v & 0x03030303u;
-      a[3]                  = v & 0x0F0F0F0Fu;
+      a[3]                  = v & 0x0C0C0C0Cu;
     }
   }
 };
 
-//! What the code of row g + 8 counts for, in a byte that has both.
+//! What a product with the codes of row g + 8 counts for.
 template <class Tile>
 inline constexpr float second_row_unit = Tile::key.bits == 4   ? 1.0f / 16
                                          : Tile::key.bits == 2 ? 1.0f / 4
@@ -93,9 +92,8 @@ __device__ void multiply(key_block<Tile> const& keys,
     float2 const affine_1 = f16_pair(keys.affine[i][1]);
 #pragma unroll
     for (int k = 0; k < Sets; ++k) {
-      int const row_0 = c[k][0] * 256 + c[k][1];
-      int row_1       = c[k][2] * 256 + c[k][3];
-      if constexpr (Tile::key.bits != 8) { row_1 -= row_0; }
+      int const row_0  = c[k][0] * 256 + c[k][1];
+      int const row_1  = c[k][2] * 256 + c[k][3];
       float const f0   = static_cast<float>(row_0);
       float const f1   = static_cast<float>(row_1) * second_row_unit<Tile>;
       float const sum  = queries.sums[k][i];

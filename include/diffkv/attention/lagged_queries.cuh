@@ -198,10 +198,6 @@ struct lagged_products {
           c[i][0] = c[i][0] * 256 + c[i][1];
           c[i][2] = c[i][2] * 256 + c[i][3];
         }
-        if constexpr (Tile::key.bits != 8) {
-          c[i][2] -= c[i][0];
-          c[i][3] -= c[i][1];
-        }
       } else if constexpr (Queries::paired) {
         c[i][0] += c[i][1];
         c[i][2] += c[i][3];

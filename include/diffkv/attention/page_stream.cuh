@@ -43,6 +43,10 @@ template <int Slots>
 struct page_stream {
   std::uint32_t barriers = 0;  //!< [Slots] 8 bytes each, shared memory
   std::uint32_t parities = 0;  //!< bit s: phase that slot s is waited for next
+  //! What is copied leaves the L2 cache in its turn, not first. Pages are read once, and leave first; but
+  //! then lines that a launch writes outlive them, and are written to memory while those behind it read.
+  //! Of use with bulk copies.
+  bool leaves_in_turn = false;
 
   //! @threads one warp; followed by __syncwarp
   __device__ void init(std::uint32_t barriers_of_warp, int lane) noexcept
@@ -75,8 +79,12 @@ struct page_stream {
   {
     if constexpr (has_bulk_copy) {
       if (bytes > 0 && is_elected(lane)) {
-        std::uint64_t policy;  // pages are read once
-        asm("createpolicy.fractional.L2::evict_first.b64 %0, 1.0;" : "=l"(policy));
+        std::uint64_t policy;
+        if (leaves_in_turn) {
+          asm("createpolicy.fractional.L2::evict_normal.b64 %0, 1.0;" : "=l"(policy));
+        } else {
+          asm("createpolicy.fractional.L2::evict_first.b64 %0, 1.0;" : "=l"(policy));
+        }
         asm volatile(
           "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint "
           "[%0], [%1], %2, [%3], %4;" ::"r"(to),

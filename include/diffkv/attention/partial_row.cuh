@@ -8,7 +8,7 @@
 #include <diffkv/attention/decode_traits.hpp>
 #include <diffkv/attention/query_fragments.cuh>  // vector_share
 #include <diffkv/attention/row_accumulator.cuh>
-#include <diffkv/attention/value_products.cuh>  // unmix, mix
+#include <diffkv/attention/value_products.cuh>  // value_elements
 #include <diffkv/quant/warp_vector.cuh>
 #include <diffkv/table/row_state.hpp>  // candidate
 
@@ -49,14 +49,13 @@ struct partial_row {
   }
 };
 
-//! Codes are taken apart and zeros added: what is left is sums of values, in the order of the tier.
+//! Zeros are added: what is left is sums of values, in the order of the tier.
 //! @threads one warp
 template <class Tile, class Traits>
 __device__ void settle(row_accumulator<Traits>& row) noexcept
 {
   constexpr int groups    = Tile::value.groups;
   constexpr int per_group = value_elements<Tile> / groups;
-  unmix<Tile>(row);
 #pragma unroll
   for (int s = 0; s < Traits::sets; ++s) {
 #pragma unroll
@@ -93,26 +92,20 @@ __device__ void reorder(row_accumulator<Traits>& row, float* stage, fragment_lan
   }
 }
 
-//! The low tier of a row begins: its sums are mixed as the low tier's codes are.
-//! @param stage  as `reorder`, where that is needed
+//! The low tier of a row begins, whose sums are in another order.
+//! @param stage  as `reorder`
 //! @threads one warp
 template <class Traits>
 __device__ void begin_low(row_accumulator<Traits>& row, float* stage, fragment_lane at) noexcept
 {
-  using high = typename Traits::high_tile;
-  using low  = typename Traits::low_tile;
-  if constexpr (Traits::reorders) {
-    settle<high>(row);
-    reorder<high, low>(row, stage, at);
-  } else {
-    unmix<high>(row);
-  }
-  mix<low>(row);
+  static_assert(Traits::reorders);
+  settle<typename Traits::high_tile>(row);
+  reorder<typename Traits::high_tile, typename Traits::low_tile>(row, stage, at);
 }
 
 //! The lanes' sums become the row's.
-//! @param low    the last tile was of the low tier
-//! @param stage  as `begin_low`
+//! @param low    the sums are in the order of the low tier, if the tiers have different ones
+//! @param stage  as `reorder`
 //! @threads one warp
 template <class Traits>
 __device__ void close(row_accumulator<Traits>& row, bool low, float* stage,
@@ -120,9 +113,13 @@ __device__ void close(row_accumulator<Traits>& row, bool low, float* stage,
 {
   using high_tile = typename Traits::high_tile;
   using low_tile  = typename Traits::low_tile;
-  if (Traits::has_low && low) {
-    settle<low_tile>(row);
-    if constexpr (Traits::reorders) { reorder<low_tile, high_tile>(row, stage, at); }
+  if constexpr (Traits::reorders) {
+    if (low) {
+      settle<low_tile>(row);
+      reorder<low_tile, high_tile>(row, stage, at);
+    } else {
+      settle<high_tile>(row);
+    }
   } else {
     settle<high_tile>(row);
   }

@@ -4,8 +4,8 @@
 
 //! @file
 //! The rows of a layer as the work plan counts and reads them.
-//! Read before this: attention/decode_workspace.hpp.  Read next: attention/decode_plan.cuh.
-#include <diffkv/attention/decode_workspace.hpp>
+//! Read before this: attention/page_shares.cuh.  Read next: attention/decode_plan.cuh.
+#include <diffkv/attention/page_shares.cuh>
 #include <diffkv/attention/score_update.hpp>  // queries_due
 #include <diffkv/detail/arithmetic.hpp>
 #include <diffkv/table/row_state.hpp>
@@ -15,22 +15,6 @@
 #include <cstdint>
 
 namespace diffkv::detail {
-
-//! Division by a number that the host knows: floor(n / d) = (n * magic) >> 63, as n * d < 2^63.
-struct divider {
-  std::uint32_t divisor = 1;
-  std::uint64_t magic   = 0;
-
-  //! @pre 0 < d < 2^31
-  [[nodiscard]] static divider by(std::uint32_t d) noexcept
-  {
-    return {d, (std::uint64_t{1} << 63) / d + 1};
-  }
-  [[nodiscard]] __device__ std::uint32_t quotient(std::uint32_t n) const noexcept
-  {
-    return static_cast<std::uint32_t>(__umul64hi(magic, std::uint64_t{n} << 1));
-  }
-};
 
 //! What of a cache, a batch and a workspace a plan needs, with the first layer planned as layer 0 of
 //! the arrays of the workspace. Every constant that a kernel reads first costs it a miss.
@@ -45,13 +29,12 @@ struct decode_plan_params {
   planned_layer* totals;
   std::uint32_t* arrivals;
   divider num_heads;
-  divider num_warps;
+  shared_grid grid;
   std::uint32_t capacity;  //!< of the batch
   std::uint32_t num_layers;
   std::uint32_t first_layer;
   std::int32_t score_every;
   std::uint32_t passes;
-  std::uint32_t num_ctas;             //!< of attention
   std::uint32_t workspace_rows;       //!< of a layer
   std::uint32_t workspace_sequences;  //!< of a layer
   std::uint32_t parts;                //!< CTAs of a layer: each counts all rows and writes its part

@@ -23,7 +23,7 @@ struct row_accumulator {
   float max[sets];  //!< reference of the exponents, base 2
   float sum[sets];
   float zeros[sets][groups];  //!< sum of weight * zero: the same for every element of a group
-  //! Sums of weight * scale * code; codes narrower than a byte are still mixed (value_products.cuh).
+  //! Sums of weight * scale * code.
   float out[sets][elements];
 
   __device__ void clear() noexcept

@@ -106,47 +106,6 @@ struct decode_place {
   }
 };
 
-//! How the cost of the pages of a layer is shared by the warps of a launch: share_begin and share_of
-//! without divisions.
-struct page_shares {
-  divider num_warps;
-  std::uint32_t warps;  //!< of a CTA
-  std::uint32_t total;  //!< cost of the layer's pages
-  std::uint32_t each;   //!< total / num_warps
-  std::uint32_t rest;   //!< what is left
-
-  __device__ page_shares(divider warps_of_launch, std::uint32_t warps_of_cta,
-                         std::uint32_t cost) noexcept
-    : num_warps{warps_of_launch},
-      warps{warps_of_cta},
-      total{cost},
-      each{num_warps.quotient(cost)},
-      rest{cost - each * num_warps.divisor}
-  {}
-  //! @pre at most most_warps warps
-  [[nodiscard]] __device__ std::uint32_t begin_of_warp(std::uint32_t w) const noexcept
-  {
-    return w * each + num_warps.quotient(w * rest);
-  }
-  [[nodiscard]] __device__ std::uint32_t begin_of_cta(std::uint32_t c) const noexcept
-  {
-    return begin_of_warp(c * warps);
-  }
-  //! CTA that has the page whose last unit of cost is `at`. In 64 bits only where 32 do not hold the
-  //! product: slow, and seldom needed.
-  [[nodiscard]] __device__ std::uint32_t cta_of(std::uint32_t at) const noexcept
-  {
-    std::uint32_t const n = num_warps.divisor;
-    return each < 0xFFFF'FFFFu / n / n ? ((at + 1) * n - 1) / (total * warps)
-                                       : share_of(total, at, n) / warps;
-  }
-  //! Whether each CTA has one of the pages of a row that goes through it, or more.
-  [[nodiscard]] __device__ bool exceed(row_cost const& cost) const noexcept
-  {
-    return begin_of_cta(1) >= max_of(cost.each.high, cost.each.low);  // no share is less
-  }
-};
-
 //! Index of the lowest, of the highest bit.  @pre mask is not 0
 [[nodiscard]] __device__ inline int lowest_bit(unsigned mask) noexcept
 {
@@ -269,7 +228,7 @@ struct row_merge {
 
   //! All rows.
   //! @threads the CTA; each warp has left its parts
-  __device__ void run(divider num_warps, std::uint32_t cost) const
+  __device__ void run(std::uint32_t cost) const
   {
     __syncwarp();
     __syncthreads();
@@ -281,7 +240,7 @@ struct row_merge {
     row_part const& end   = place.cta->parts[highest_bit(parts.present)];
     bool const comes      = (first.flags & part_flag::begins) == 0;
     bool const leaves = (last.flags & part_flag::begins) != 0 && (end.flags & part_flag::ends) == 0;
-    page_shares const shares{num_warps, place.warps, cost};
+    page_shares const shares{p.grid, cost};
     // The last warp has the least to merge.
     if (place.warp == place.warps - 1 && lane < 2) {
       bool const exists       = lane == 0 ? comes : leaves;
@@ -330,9 +289,8 @@ struct row_merge {
   [[nodiscard]] __device__ row_of_ctas ctas_of(row_part const& part,
                                                page_shares const& shares) const noexcept
   {
-    auto const slot = static_cast<std::uint32_t>(&part - place.cta->parts);
-    std::uint32_t const begin =
-      shares.begin_of_warp(blockIdx.x * place.warps + slot / 2) + part.begin;
+    auto const slot               = static_cast<std::uint32_t>(&part - place.cta->parts);
+    std::uint32_t const begin     = shares.begin_of_warp(blockIdx.x, slot / 2) + part.begin;
     row_cost const cost           = part.template cost<Traits>();
     std::uint32_t const first_cta = shares.cta_of(begin + cost.begin_of(1) - 1);
     std::uint32_t const last_cta  = shares.cta_of(begin + cost.total() - 1);

@@ -6,8 +6,8 @@
 //! What decode attention is given for a launch, and where the results of a row go.
 //! Read before this: attention/partial_row.cuh.  Read next: attention/page_walk.cuh.
 #include <diffkv/attention/attention_options.hpp>
+#include <diffkv/attention/page_shares.cuh>
 #include <diffkv/attention/partial_row.cuh>
-#include <diffkv/attention/plan_rows.cuh>  // divider
 #include <diffkv/core/vectors.hpp>
 
 namespace diffkv::detail {
@@ -24,9 +24,8 @@ struct decode_params {
   vectors<T> query;
   float const* key_offsets;  //!< [num_heads, head_dim] of the layer, or null
   attention_options options;
-  divider num_warps;
+  shared_grid grid;
   std::uint32_t layer;
-  std::uint32_t ctas;
   divider num_heads;
   bool whole_queries;  //!< may be read 16 bytes at a time
   bool whole_out;      //!< may be written four elements at a time

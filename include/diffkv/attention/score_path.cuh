@@ -43,7 +43,8 @@ struct no_scores {
 //! @tparam All  all of them do
 template <class Traits, bool All>
 struct score_path {
-  static constexpr bool enabled = true;
+  static constexpr bool enabled      = true;
+  static constexpr bool all_catch_up = All;
 
   using columns = lag_columns<Traits::group_size, Traits::score_every, Traits::variant::exact_lag>;
   //! Whether the two columns of a lane, and of its neighbour, are four heads of one of two queries.

@@ -8,8 +8,7 @@
 //!
 //! Weight * scale is rounded to 16 bits of the greatest one among the tokens at hand, so that the tail
 //! behind a token that takes nearly all of the weight is not lost; two 8-bit columns hold it. Codes
-//! narrower than a byte are not all unpacked: element c of the codes of a byte (c = 0, 1, ..) is summed
-//! with the codes below it still in it, and `unmix` takes them out of the sums, once a row.
+//! narrower than a byte stay where they are in it: the c-th of a byte is a multiple of 2^(bits c).
 #include <diffkv/attention/query_fragments.cuh>  // pack_f16
 #include <diffkv/attention/row_accumulator.cuh>
 
@@ -46,42 +45,9 @@ struct token_filter {
 template <class Tile>
 inline constexpr int value_elements = stored_elements(Tile::head_dim, Tile::value.groups) / 8;
 
-//! out[e] of the c-th code of a byte holds 2^(bits c) times its sum plus out[e - 1].
-template <class Tile, class Traits>
-__device__ void unmix(row_accumulator<Traits>& row) noexcept
-{
-  constexpr int bits = Tile::value.bits;
-  if constexpr (bits < 8) {
-    constexpr int per_byte = 8 / bits;
-#pragma unroll
-    for (int s = 0; s < Traits::sets; ++s) {
-#pragma unroll
-      for (int e = value_elements<Tile> - 1; e > 0; --e) {
-        if (e % per_byte == 0) { continue; }
-        row.out[s][e] = (row.out[s][e] - row.out[s][e - 1]) *
-                        (1.0f / static_cast<float>(1 << bits * (e % per_byte)));
-      }
-    }
-  }
-}
-//! The inverse.
-template <class Tile, class Traits>
-__device__ void mix(row_accumulator<Traits>& row) noexcept
-{
-  constexpr int bits = Tile::value.bits;
-  if constexpr (bits < 8) {
-    constexpr int per_byte = 8 / bits;
-#pragma unroll
-    for (int s = 0; s < Traits::sets; ++s) {
-#pragma unroll
-      for (int e = 1; e < value_elements<Tile>; ++e) {
-        if (e % per_byte == 0) { continue; }
-        row.out[s][e] =
-          fmaf(static_cast<float>(1 << bits * (e % per_byte)), row.out[s][e], row.out[s][e - 1]);
-      }
-    }
-  }
-}
+//! Codes of a tier's values in a byte; 1 where a code is a byte or more.
+template <class Tile>
+inline constexpr int value_codes_per_byte = Tile::value.bits < 8 ? 8 / Tile::value.bits : 1;
 
 //! Which lanes exchange weights, and which bytes of them. A lane has tokens g and g + 8 of a head and
 //! wants one column, the high or the low bytes of head g / 2, for tokens 2 t, 2 t + 8, 2 t + 1, 2 t + 9.
@@ -116,7 +82,7 @@ struct weight_exchange {
 template <int Blocks, bool Quantised>
 struct weight_columns {
   std::uint32_t words[Quantised ? Blocks : 2 * Blocks];
-  float unit;  //!< what a product of 1 stands for
+  float unit;  //!< what a product of 1 stands for, for the lowest code of a byte
 
   //! @param w  weights (times scales) of tokens g and g + 8 of each block
   __device__ void set(float const (&w)[2 * Blocks], weight_exchange const& exchange) noexcept
@@ -178,15 +144,12 @@ __device__ void value_fragment(std::uint32_t const (&words)[Words], int step, st
     row_0 = words[2 * step];
     row_1 = words[2 * step + 1];
   } else {
-    constexpr int steps_per_word = 4 / Bits;  // 4 bits: 1, 2 bits: 2, 1 bit: 4
-    std::uint32_t const w        = words[step / steps_per_word];
-    int const code               = step % steps_per_word * 2;  // of row_0 in a byte
-    // All codes up to the row's own.
-    auto const upto = [](int codes) {
-      return static_cast<std::uint32_t>((1u << Bits * codes) - 1u) * 0x01010101u;
-    };
-    row_0 = w & upto(code + 1);
-    row_1 = w & upto(code + 2);
+    constexpr int steps_per_word   = 4 / Bits;  // 4 bits: 1, 2 bits: 2, 1 bit: 4
+    std::uint32_t const w          = words[step / steps_per_word];
+    int const code                 = step % steps_per_word * 2;  // of row_0 in a byte
+    constexpr std::uint32_t lowest = ((1u << Bits) - 1u) * 0x01010101u;
+    row_0                          = w & lowest << Bits * code;
+    row_1                          = w & lowest << Bits * (code + 1);
   }
 }
 
@@ -209,6 +172,18 @@ __device__ void add_values(row_accumulator<Traits>& row,
   constexpr int words           = Tile::value_words;
   constexpr int unit            = words < 4 ? words : 4;  // words read at a time
   constexpr int steps_per_unit  = bits == 16 ? unit / 4 : bits == 8 ? unit / 2 : unit * 4 / bits;
+  constexpr int per_byte        = value_codes_per_byte<Tile>;
+  float unit_of[sets][groups][per_byte];  // of the c-th code of a byte
+#pragma unroll
+  for (int s = 0; s < sets; ++s) {
+#pragma unroll
+    for (int i = 0; i < groups; ++i) {
+#pragma unroll
+      for (int c = 0; c < per_byte; ++c) {
+        unit_of[s][i][c] = columns[s][i].unit * (1.0f / static_cast<float>(1 << bits * c));
+      }
+    }
+  }
   // A slot that was never written may hold NaN, which no weight of 0 makes harmless.
   std::uint32_t masks[Blocks][2];
   if constexpr (bits == 16) {
@@ -259,8 +234,8 @@ __device__ void add_values(row_accumulator<Traits>& row,
 #pragma unroll
         for (int s = 0; s < sets; ++s) {
           float* const out = row.out[s] + 2 * step;
-          out[0]           = fmaf(columns[s][0].unit, c[s][0] + c[s][1], out[0]);
-          out[1]           = fmaf(columns[s][0].unit, c[s][2] + c[s][3], out[1]);
+          out[0]           = fmaf(unit_of[s][0][0], c[s][0] + c[s][1], out[0]);
+          out[1]           = fmaf(unit_of[s][0][0], c[s][2] + c[s][3], out[1]);
         }
       } else {
         int c[sets][4]{};
@@ -284,10 +259,12 @@ __device__ void add_values(row_accumulator<Traits>& row,
         }
 #pragma unroll
         for (int s = 0; s < sets; ++s) {
-          float const unit_of = columns[s][group].unit;
-          float* const out    = row.out[s] + 2 * step;
-          out[0]              = fmaf(unit_of, static_cast<float>(c[s][0] * 256 + c[s][1]), out[0]);
-          out[1]              = fmaf(unit_of, static_cast<float>(c[s][2] * 256 + c[s][3]), out[1]);
+          float const(&units)[per_byte] = unit_of[s][group];
+          float* const out              = row.out[s] + 2 * step;
+          float const sum_0             = static_cast<float>(c[s][0] * 256 + c[s][1]);
+          float const sum_1             = static_cast<float>(c[s][2] * 256 + c[s][3]);
+          out[0]                        = fmaf(units[2 * step % per_byte], sum_0, out[0]);
+          out[1]                        = fmaf(units[(2 * step + 1) % per_byte], sum_1, out[1]);
         }
       }
     }

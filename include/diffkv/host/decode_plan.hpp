@@ -81,7 +81,7 @@ struct planned_page {
 //! Plans the decode attention of some layers. A row is read `passes` times; its launch rows follow
 //! each other, (sequence * num_heads + head) * passes + pass, each with its high pages, then its low
 //! ones. All of these pages of a layer, one after the other, are cut into shares of equal cost
-//! (page_cost), one per warp.
+//! (page_cost), one for each warp that has one (decode_grid::sharing_warps).
 //! Sequences behind the batch's size get no rows; what the workspace holds of them is left alone.
 //! @param layers  within those of the workspace; its other layers keep their plans
 //! @param work    arrays in host memory
@@ -91,7 +91,7 @@ inline void plan_decode(cache_ref const& cache, batch_ref const& batch, layer_ra
                         decode_workspace_ref const& work)
 {
   diffkv::detail::expect_plannable(cache, batch, layers, work);
-  std::uint32_t const num_warps = work.grid.num_warps();
+  std::uint32_t const num_warps = work.grid.num_warps();  // with and without a share
   std::fill_n(work.arrivals, work.grid.ctas, 0u);
   for (std::uint32_t layer = layers.first; layer < layers.first + layers.count; ++layer) {
     std::size_t const l               = work.index_of(layer);
@@ -118,19 +118,21 @@ inline void plan_decode(cache_ref const& cache, batch_ref const& batch, layer_ra
         total.cost += cost.total();
       }
     }
-    total.num_rows = index;
-    total.catch_up = rows_of_kinds(some_do, some_do_not);
-    work.totals[l] = total;
-    std::vector<std::uint32_t> begins;  // page that the share begins with
+    total.num_rows              = index;
+    total.catch_up              = rows_of_kinds(some_do, some_do_not);
+    work.totals[l]              = total;
+    std::uint32_t const sharing = work.grid.sharing_warps(total.cost);
+    auto const begin_of         = [&](std::uint32_t w) {
+      return share_begin(total.cost, work.grid.share_at(w, sharing), work.grid.ctas * sharing);
+    };
+    std::vector<std::uint32_t> begins;  // page that a warp begins with
     for (std::uint32_t w = 0, page = 0; w <= num_warps; ++w) {
-      while (page < pages.size() && pages[page].end <= share_begin(total.cost, w, num_warps)) {
-        ++page;
-      }
+      while (page < pages.size() && pages[page].end <= begin_of(w)) { ++page; }
       begins.push_back(page);
     }
     for (std::uint32_t w = 0; w < num_warps; ++w) {
-      work.ranges[l * num_warps + w] = detail::plan_range(
-        cache, rows, pages, begins[w], begins[w + 1], share_begin(total.cost, w, num_warps));
+      work.ranges[l * num_warps + w] =
+        detail::plan_range(cache, rows, pages, begins[w], begins[w + 1], begin_of(w));
     }
   }
 }
