@@ -184,7 +184,9 @@ class checked_row {
   std::uint32_t const layer = (k - static_cast<std::uint32_t>(shape.max_tokens - 1) % k) % k;
   checked_row first{work, 0, layer, 0};
   // Where sequences are staggered, one that stands where the first one does.
-  checked_row last{work, (shape.num_slots - 1) / 4 * 4, layer, shape.num_heads - 1};
+  constexpr std::uint32_t stagger = attention_rows::stagger;
+  std::uint32_t const last_slot   = (shape.num_slots - 1) / stagger * stagger;
+  checked_row last{work, last_slot, layer, shape.num_heads - 1};
   work.attend(layer, work.lse());
   std::string const trouble = first.trouble();
   return trouble.empty() ? last.trouble() : trouble;

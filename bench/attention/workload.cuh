@@ -27,6 +27,8 @@ struct attention_rows {
   //! Sequences stand at other positions than their neighbours, so that of each launch some catch up with
   //! their scores; else all of a launch do, or none.
   bool staggered = false;
+
+  static constexpr std::uint32_t stagger = 4;  //!< so many sequences, then it begins anew
 };
 
 inline constexpr std::uint32_t attention_heads = 8;
@@ -52,6 +54,7 @@ class attention_workload {
   //! scores written meanwhile are more than the cache holds: else some of them never reach memory.
   static constexpr double bytes_in_rotation = 600e6;
   static constexpr double caches_of_scores  = 1.5;
+  static constexpr double most_of_memory    = 0.125;  //!< a suite has several workloads at a time
 
   attention_workload(attention_kernel const& kernel, attention_rows const& rows)
     : kernel_{kernel}, stream_{bench_stream()}
@@ -142,19 +145,19 @@ class attention_workload {
       page_geometry const& g = cache_.tiers.of(t);
       return static_cast<double>(g.scores) / g.tokens_per_page;  // what attention reads of a token
     };
+    double const tokens = static_cast<double>(rows.batch) * rows.length * s.num_heads;
     double const of_a_layer =
-      (rows.high_share * bytes_of(tier::high) + rows.low_share * bytes_of(tier::low)) * rows.batch *
-      rows.length * s.num_heads;
+      (rows.high_share * bytes_of(tier::high) + rows.low_share * bytes_of(tier::low)) * tokens;
     double enough = bytes_in_rotation / of_a_layer;
     if (kernel_.score_every > 0) {
-      double const scores = sizeof(float) * (rows.high_share + rows.low_share) * rows.batch *
-                            rows.length * s.num_heads / kernel_.score_every;
+      double const scores =
+        sizeof(float) * (rows.high_share + rows.low_share) * tokens / kernel_.score_every;
       int device = 0, cache = 0;
       DIFFKV_CUDA_TRY(cudaGetDevice(&device));
       DIFFKV_CUDA_TRY(cudaDeviceGetAttribute(&cache, cudaDevAttrL2CacheSize, device));
-      std::size_t free = 0, memory = 0;  // of which a suite has several workloads at the same time
+      std::size_t free = 0, memory = 0;
       DIFFKV_CUDA_TRY(cudaMemGetInfo(&free, &memory));
-      double const most = static_cast<double>(memory) / 8.0 / of_a_layer;
+      double const most = most_of_memory * static_cast<double>(memory) / of_a_layer;
       enough            = std::max(enough, std::min(most, caches_of_scores * cache / scores));
     }
     // Whole cycles of k layers: each launch of a step catches up in its turn.
@@ -223,8 +226,8 @@ class attention_workload {
     std::int32_t const generated = 16;
     std::vector<layer_state> states;
     for (std::size_t i = 0; i < layers; ++i) {
-      auto const slot        = static_cast<std::int32_t>(i / s.num_layers);
-      std::int32_t const n   = s.max_tokens - (rows.staggered ? slot % 4 : 0);
+      auto const behind    = static_cast<std::int32_t>(i / s.num_layers % attention_rows::stagger);
+      std::int32_t const n = s.max_tokens - (rows.staggered ? behind : 0);
       std::int32_t const old = n - generated;  // tokens of the prompt
       states.push_back({n, {old, std::min(64, old), n - 1 - s.score_every}});
     }

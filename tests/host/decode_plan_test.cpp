@@ -23,6 +23,26 @@ std::vector<std::uint32_t> all_slots(std::uint32_t count)
 
 tier_pages small_tiers() { return test::short_tiers(k8v4::spec, 16, k4v2::spec, 32, 64); }
 
+//! The plan of a cache that is one row.
+class plan_of_row {
+ public:
+  plan_of_row(row_state const& row, layer_state const& layer, std::int32_t score_every,
+              decode_grid const& grid)
+    : cache_{test::plan_parts({1, 1, 1, layer.num_tokens, score_every}, small_tiers())},
+      work_{cache_.shape(), 1, {0, 1}, grid}
+  {
+    cache_.ref().state.rows[0] = row;
+    cache_.ref().layer(0, 0)   = layer;
+    std::uint32_t const slot   = 0;
+    host::plan_decode(cache_.ref(), {&slot, nullptr, 1}, {0, 1}, work_.ref());
+  }
+  [[nodiscard]] decode_workspace_ref const* operator->() const { return &work_.ref(); }
+
+ private:
+  test::host_cache cache_;
+  test::host_workspace work_;
+};
+
 }  // namespace
 
 TEST_CASE("decode_plan: three rows over four warps are cut as by hand", "[host]")
@@ -79,19 +99,14 @@ TEST_CASE("decode_plan: three rows over four warps are cut as by hand", "[host]"
 
 TEST_CASE("decode_plan: a row read twice is two launch rows beside each other", "[host]")
 {
-  test::host_cache cache{test::plan_parts({1, 1, 1, 400, 0}, small_tiers())};
-  cache.ref().state.rows[0] = {{40, 70}, {3, 3}, 39};
-  cache.ref().layer(0, 0)   = {110, {100, 64, 100}};
-  test::host_workspace const work{cache.shape(), 1, {0, 1}, {1, 2, 2}};
-  std::uint32_t const slot = 0;
-  host::plan_decode(cache.ref(), {&slot, nullptr, 1}, {0, 1}, work.ref());
-  CHECK(work.ref().totals[0].cost == 2 * (3 * 16 + 3 * 24));
-  CHECK(work.ref().totals[0].catch_up == rows_catch_up::none);
+  plan_of_row const plan{{{40, 70}, {3, 3}, 39}, {110, {100, 64, 100}}, 0, {1, 2, 2}};
+  CHECK(plan->totals[0].cost == 2 * (3 * 16 + 3 * 24));
+  CHECK(plan->totals[0].catch_up == rows_catch_up::none);
   for (std::uint32_t w = 0; w < 2; ++w) {
-    CHECK(work.ref().ranges[w].index == w);
-    CHECK(work.ref().ranges[w].first_page == 0);
-    CHECK(work.ref().ranges[w].num_pages == 6);
-    CHECK(work.ref().rows[w].catches_up == 0);  // a cache without scores
+    CHECK(plan->ranges[w].index == w);
+    CHECK(plan->ranges[w].first_page == 0);
+    CHECK(plan->ranges[w].num_pages == 6);
+    CHECK(plan->rows[w].catches_up == 0);  // a cache without scores
   }
 }
 
@@ -99,16 +114,14 @@ TEST_CASE("decode_plan: few pages are shared by some warps of a CTA only", "[hos
 {
   // Four pages each for two CTAs of twelve warps are 96: one less is few.
   auto const warps_with_pages = [](std::uint32_t pages) {
-    test::host_cache cache{test::plan_parts({1, 1, 1, 2000, 0}, small_tiers())};
     std::uint32_t const tokens = 16 * pages;
-    cache.ref().state.rows[0]  = {{tokens, 0}, {pages, 0}, tokens - 1};
-    cache.ref().layer(0, 0)    = {static_cast<std::int32_t>(tokens), {100, 64, 100}};
-    test::host_workspace const work{cache.shape(), 1, {0, 1}, {2, 12, 1}};
-    std::uint32_t const slot = 0;
-    host::plan_decode(cache.ref(), {&slot, nullptr, 1}, {0, 1}, work.ref());
+    plan_of_row const plan{{{tokens, 0}, {pages, 0}, tokens - 1},
+                           {static_cast<std::int32_t>(tokens), {100, 64, 100}},
+                           0,
+                           {2, 12, 1}};
     std::vector<std::uint32_t> found;
     for (std::uint32_t w = 0; w < 24; ++w) {
-      if (work.ref().ranges[w].num_pages > 0) { found.push_back(w); }
+      if (plan->ranges[w].num_pages > 0) { found.push_back(w); }
     }
     return found;
   };
@@ -119,18 +132,13 @@ TEST_CASE("decode_plan: few pages are shared by some warps of a CTA only", "[hos
 
 TEST_CASE("decode_plan: of a row that is read twice the first pass catches up", "[host]")
 {
-  test::host_cache cache{test::plan_parts({1, 1, 1, 400, 1}, small_tiers())};
-  cache.ref().state.rows[0] = {{40, 70}, {3, 3}, 39};
-  cache.ref().layer(0, 0)   = {110, {100, 64, 108}};
-  test::host_workspace const work{cache.shape(), 1, {0, 1}, {1, 2, 2}};
-  std::uint32_t const slot = 0;
-  host::plan_decode(cache.ref(), {&slot, nullptr, 1}, {0, 1}, work.ref());
-  CHECK(work.ref().totals[0].cost == (3 * 24 + 3 * 36) + (3 * 16 + 3 * 24));
-  CHECK(work.ref().totals[0].catch_up == rows_catch_up::some);
+  plan_of_row const plan{{{40, 70}, {3, 3}, 39}, {110, {100, 64, 108}}, 1, {1, 2, 2}};
+  CHECK(plan->totals[0].cost == (3 * 24 + 3 * 36) + (3 * 16 + 3 * 24));
+  CHECK(plan->totals[0].catch_up == rows_catch_up::some);
   // The shares of 150 each: pages of the first pass begin at 0, 24, 48, 72, 108, 144.
-  CHECK((work.ref().ranges[0].num_pages == 5 && work.ref().ranges[1].num_pages == 7));
-  CHECK((work.ref().ranges[1].index == 0 && work.ref().ranges[1].first_page == 5));
-  CHECK(work.ref().ranges[1].early == 6);
+  CHECK((plan->ranges[0].num_pages == 5 && plan->ranges[1].num_pages == 7));
+  CHECK((plan->ranges[1].index == 0 && plan->ranges[1].first_page == 5));
+  CHECK(plan->ranges[1].early == 6);
 }
 
 TEST_CASE("decode_plan: every page is read once, by shares of equal cost, in the order of the rows",

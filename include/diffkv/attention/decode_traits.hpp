@@ -56,9 +56,7 @@ struct decode_traits {
                                                                      std::uint32_t low_pages,
                                                                      bool catches_up) noexcept
   {
-    return {high_pages, low_pages,
-            page_cost::of(static_cast<std::uint32_t>(layouts::high::tokens_per_page),
-                          static_cast<std::uint32_t>(layouts::low::tokens_per_page), catches_up)};
+    return {high_pages, low_pages, page_cost::of_layouts<layouts>(catches_up)};
   }
 
   // Heads: a row is read once for as many q_heads as the sums of a warp have registers for.

@@ -350,7 +350,7 @@ struct decode_warp {
     if constexpr (Scores::enabled) {
       constexpr std::uint32_t large = Traits::tuning::large_launch_bytes /
                                       static_cast<std::uint32_t>(Traits::layouts::page_bytes) *
-                                      page_cost{}.high;
+                                      page_cost::plain;
       return (Scores::all_catch_up && Traits::score_every > 1) || cost >= large;
     } else {
       return false;

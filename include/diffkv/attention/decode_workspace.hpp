@@ -41,10 +41,11 @@ struct decode_variant {
 //! positions do so in different launches, beside rows that do not. Measured on an H200
 //! (docs/decisions/0010).
 struct page_cost {
-  std::uint32_t high = 16;
-  std::uint32_t low  = 16;
+  static constexpr std::uint32_t plain = 16;         //!< of a high page
+  static constexpr std::uint32_t most  = 3 * plain;  //!< of any page
 
-  static constexpr std::uint32_t most = 48;
+  std::uint32_t high = plain;
+  std::uint32_t low  = plain;
 
   //! @param high_tokens, low_tokens  of a page
   [[nodiscard]] static DIFFKV_HOST_DEVICE constexpr page_cost of(std::uint32_t high_tokens,
@@ -52,14 +53,22 @@ struct page_cost {
                                                                  bool catches_up) noexcept
   {
     // Half of it for the bytes, which are as many, half of it for the tokens.
-    std::uint32_t const low = detail::min_of(2 * (4 + 4 * low_tokens / high_tokens), 32u);
-    return catches_up ? page_cost{scored(16), scored(low)} : page_cost{16, low};
+    std::uint32_t const low =
+      detail::min_of(plain / 8 * (4 + 4 * low_tokens / high_tokens), 2 * plain);
+    return catches_up ? page_cost{scored(plain), scored(low)} : page_cost{plain, low};
   }
-  //! What costs `plain` otherwise, in a row that catches up; exactly, also of many pages.
-  [[nodiscard]] static DIFFKV_HOST_DEVICE constexpr std::uint32_t scored(
-    std::uint32_t plain) noexcept
+  //! Of a tier_layouts.
+  template <class Layouts>
+  [[nodiscard]] static DIFFKV_HOST_DEVICE constexpr page_cost of_layouts(bool catches_up) noexcept
   {
-    return plain / 2 * 3;
+    return of(static_cast<std::uint32_t>(Layouts::high::tokens_per_page),
+              static_cast<std::uint32_t>(Layouts::low::tokens_per_page), catches_up);
+  }
+  //! What costs `cost` otherwise, in a row that catches up; exactly, also of many pages.
+  [[nodiscard]] static DIFFKV_HOST_DEVICE constexpr std::uint32_t scored(
+    std::uint32_t cost) noexcept
+  {
+    return cost / 2 * 3;
   }
 };
 static_assert(page_cost::of(32, 64, true).low == 36 &&
@@ -75,7 +84,7 @@ struct decode_grid {
 
   static constexpr std::uint32_t few_warps = 8;  //!< of a CTA
   //! Of a warp: four pages. Less, in the mean, is few.
-  static constexpr std::uint32_t few_cost = 4 * page_cost{}.high;
+  static constexpr std::uint32_t few_cost = 4 * page_cost::plain;
 
   [[nodiscard]] DIFFKV_HOST_DEVICE constexpr std::uint32_t num_warps() const noexcept
   {

@@ -159,8 +159,7 @@ struct plan_rows {
     using high = typename Layouts::high;
     using low  = typename Layouts::low;
     return {pages_filled_by<high>(tokens.high), pages_filled_by<low>(tokens.low),
-            page_cost::of(static_cast<std::uint32_t>(high::tokens_per_page),
-                          static_cast<std::uint32_t>(low::tokens_per_page), catches_up)};
+            page_cost::of_layouts<Layouts>(catches_up)};
   }
 
   //! Sums what the threads have.  @param before  out: the sum of the threads in front
