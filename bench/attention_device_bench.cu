@@ -79,14 +79,27 @@ void add_variants_of_mix(std::vector<attention_case>& cases, std::uint32_t batch
     return cases.back();
   };
   add("mix_conditioned", "attention.conditioning_overhead." + of);
-  add("mix_every4", "score.overhead." + of + ".every4");
-  add("mix_every1", "score.overhead." + of + ".every1");
   attention_case& ragged = add("mix_ragged", "attention.ragged_loss." + of);
   ragged.kernel          = "mix";
   ragged.rows.spread     = 8.0;
-  attention_case& apart  = add("mix_every4_apart", "score.overhead." + of + ".every4_apart");
-  apart.kernel           = "mix_every4";
-  apart.rows.staggered   = true;
+  // Those with scores, and the mix over as many layers.
+  attention_case& many      = add("mix_many_layers", "");
+  many.kernel               = mix.kernel;
+  many.rows.beside_scores   = 4;
+  many.compared_with        = "";
+  std::string const without = many.name;
+  auto const add_scored     = [&](std::string const& name, std::string const& how) -> auto&
+  {
+    attention_case& c    = add(name, "score.overhead." + of + "." + how);
+    c.rows.beside_scores = 4;
+    c.compared_with      = without;
+    return c;
+  };
+  add_scored("mix_every4", "every4");
+  add_scored("mix_every1", "every1");
+  attention_case& apart = add_scored("mix_every4_apart", "every4_apart");
+  apart.kernel          = "mix_every4";
+  apart.rows.staggered  = true;
 }
 
 //! A plan in front of the layers, beside the mix without it.

@@ -291,10 +291,11 @@ def section(stem, rows, context, public, counters):
     parts = [f"## Decode attention ({stem})", f"{context['device']}, commit `{context['commit']}`:",
              f"`{context['command']}`",
              "8 heads, pages scattered over the pool, one launch inside a CUDA graph, its plan ready, "
-             "over as many layers as 600 MB need and, with scores, as write half as many of these again as "
-             "the L2 cache holds. `mix`: of the tokens before pruning 40 % are K8V4, 40 % K4V2, 20 % "
-             "absent. Bytes are codes and metadata of the tokens attended to; the read ceiling is a "
-             "kernel that only reads, 8 GiB a launch, measured beside each sample.",
+             "over as many layers as 600 MB need; with scores, and for the mix that these are compared "
+             "with (`mix_many_layers`), over as many as write half as many scores again as the L2 cache "
+             "holds. `mix`: of the tokens before pruning 40 % are K8V4, 40 % K4V2, 20 % absent. Bytes are "
+             "codes and metadata of the tokens attended to; the read ceiling is a kernel that only reads, "
+             "8 GiB a launch, measured beside each sample.",
              *own_tables(found)]
     if public:
         parts += public_table(found, public)

@@ -27,6 +27,9 @@ struct attention_rows {
   //! Sequences stand at other positions than their neighbours, so that of each launch some catch up with
   //! their scores; else all of a launch do, or none.
   bool staggered = false;
+  //! k of the scores that a case beside this one keeps: both take as many layers in turn, as pages that lie
+  //! further apart take longer to read.
+  int beside_scores = 0;
 
   static constexpr std::uint32_t stagger = 4;  //!< so many sequences, then it begins anew
 };
@@ -148,10 +151,11 @@ class attention_workload {
     double const tokens = static_cast<double>(rows.batch) * rows.length * s.num_heads;
     double const of_a_layer =
       (rows.high_share * bytes_of(tier::high) + rows.low_share * bytes_of(tier::low)) * tokens;
-    double enough = bytes_in_rotation / of_a_layer;
-    if (kernel_.score_every > 0) {
+    double enough         = bytes_in_rotation / of_a_layer;
+    int const score_every = std::max(kernel_.score_every, rows.beside_scores);
+    if (score_every > 0) {
       double const scores =
-        sizeof(float) * (rows.high_share + rows.low_share) * tokens / kernel_.score_every;
+        sizeof(float) * (rows.high_share + rows.low_share) * tokens / score_every;
       int device = 0, cache = 0;
       DIFFKV_CUDA_TRY(cudaGetDevice(&device));
       DIFFKV_CUDA_TRY(cudaDeviceGetAttribute(&cache, cudaDevAttrL2CacheSize, device));
@@ -161,7 +165,7 @@ class attention_workload {
       enough            = std::max(enough, std::min(most, caches_of_scores * cache / scores));
     }
     // Whole cycles of k layers: each launch of a step catches up in its turn.
-    auto const multiple = static_cast<std::uint32_t>(std::max(2, kernel_.score_every));
+    auto const multiple = static_cast<std::uint32_t>(std::max(2, score_every));
     auto const layers   = std::max(1u, static_cast<std::uint32_t>(std::ceil(enough)));
     s.num_layers        = (layers + multiple - 1) / multiple * multiple;
 

@@ -8,6 +8,7 @@
 
 #include "support/catch.hpp"
 #include "support/device.hpp"
+#include "support/hash.cuh"
 
 namespace {
 
@@ -17,12 +18,7 @@ struct mismatch {
   unsigned code, expected;
 };
 
-__device__ std::uint32_t hash(std::uint32_t x)
-{
-  x = (x ^ (x >> 16)) * 0x7FEB'352Du;
-  x = (x ^ (x >> 15)) * 0x846C'A68Bu;
-  return x ^ (x >> 16);
-}
+using diffkv::test::hash;
 
 //! Thread i takes the scale of bits i mod 2^15, so that every one is met.
 template <int Bits>

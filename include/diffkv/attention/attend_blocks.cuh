@@ -50,20 +50,28 @@ __device__ void fold_affine(row_accumulator<Traits>& row, int s, int group,
   }
 }
 
-//! Logits of the tokens of some blocks, as `multiply`, and their new scores. Two blocks at a time, in a
-//! loop: the code of both tiers is more than a multiprocessor keeps at hand, and fetching it costs more
-//! than moving logits along.
-//! @param tokens  from first_block on, that exist
+//! Pairs of blocks.
+template <int Blocks>
+inline constexpr int pairs_of = ceil_div(Blocks, 2);
+
+//! Logits of the tokens of some blocks, as `multiply`, and what is added to their scores. Two blocks at a
+//! time, in a loop: the code of both tiers is more than a multiprocessor keeps at hand, and fetching it
+//! costs more than moving logits along.
+//! @param add  score_path::of_two_blocks, if the row catches up
 template <class Tile, int Blocks, class Traits, bool All>
-__device__ void multiply_and_score(float (&logits)[Traits::sets][2 * Blocks], std::uint32_t tile,
-                                   int first_block, int tokens, float soft_cap,
+__device__ void multiply_and_score(float (&logits)[Traits::sets][2 * Blocks],
+                                   float (&add)[pairs_of<Blocks>], std::uint32_t tile,
+                                   int first_block, float soft_cap,
                                    row_queries<Traits> const& queries,
-                                   score_path<Traits, All>& scores, fragment_lane at) noexcept
+                                   score_path<Traits, All> const& scores, fragment_lane at) noexcept
 {
   constexpr int sets     = Traits::sets;
   constexpr int at_once  = min_of(Blocks, 2);
   constexpr int in_pairs = round_up(Blocks, at_once);
+  constexpr int pairs    = pairs_of<Blocks>;
   float moving[sets][2 * in_pairs]{};
+#pragma unroll
+  for (int i = 0; i < pairs; ++i) { add[i] = 0.0f; }
 #pragma unroll 1
   for (int begin = 0; begin < Blocks; begin += at_once) {
     float sum[2]{};
@@ -75,8 +83,6 @@ __device__ void multiply_and_score(float (&logits)[Traits::sets][2 * Blocks], st
 #pragma unroll
         for (int i = 0; i + 2 < 2 * in_pairs; ++i) { moving[s][i] = moving[s][i + 2]; }
       }
-      sum[0] = sum[1];
-      sum[1] = 0.0f;
       float x[sets][2]{};
       if (Blocks == in_pairs || begin + b < Blocks) {
         key_block<Tile> keys;
@@ -84,7 +90,7 @@ __device__ void multiply_and_score(float (&logits)[Traits::sets][2 * Blocks], st
         if (scores.catches_up()) {
           auto products = scores.template products<Tile>();
           multiply(keys, queries.template of<Tile>(), x, products);
-          sum[1] = scores.template sum_of<Tile>(products, tile, block, soft_cap, at);
+          sum[b] = scores.template of_block<Tile>(products, tile, block, soft_cap, at);
         } else {
           multiply(keys, queries.template of<Tile>(), x, no_more_columns{});
         }
@@ -95,10 +101,12 @@ __device__ void multiply_and_score(float (&logits)[Traits::sets][2 * Blocks], st
         moving[s][2 * in_pairs - 1] = x[s][1];
       }
     }
+#pragma unroll
+    for (int i = 0; i + 1 < pairs; ++i) { add[i] = add[i + 1]; }
     if (scores.catches_up()) {
-      scores.template update<Tile>(
-        at_once == 1 ? sum[1] : sum[0], at_once == 1 ? 0.0f : sum[1], tile, first_block + begin,
-        min_of(tokens - begin * block_tokens, at_once * block_tokens), at);
+      int const rest = Blocks == in_pairs ? at_once : min_of(Blocks - begin, at_once);
+      add[pairs - 1] =
+        scores.template of_two_blocks<Tile>(sum[0], sum[1], tile, first_block + begin, rest, at);
     }
   }
 #pragma unroll
@@ -130,8 +138,11 @@ __device__ void attend_blocks(std::uint32_t tile, int first_block, int tokens, f
 
   float logits[sets][2 * Blocks];
   if constexpr (Scores::enabled) {
-    multiply_and_score<Tile, Blocks>(logits, tile, first_block, tokens, soft_cap, queries, scores,
-                                     at);
+    float add[pairs_of<Blocks>];
+    multiply_and_score<Tile, Blocks>(logits, add, tile, first_block, soft_cap, queries, scores, at);
+    if (scores.catches_up()) {
+      scores.template update<Tile, Blocks>(add, tile, first_block, tokens, at);
+    }
   } else {
 #pragma unroll
     for (int b = 0; b < Blocks; ++b) {

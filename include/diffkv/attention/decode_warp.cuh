@@ -116,11 +116,7 @@ struct decode_warp {
     }
     if constexpr (Scores::enabled) {
       scores.set_catches_up(is_scored(note.index, note.flags));
-      if (scores.catches_up()) {
-        lag().load(scores, target, plan,
-                   ceil_div(p.rows[note.index].high,
-                            static_cast<std::uint32_t>(Traits::high_tile::page_tokens)));
-      }
+      if (scores.catches_up()) { lag().load(scores, target, plan, note.high_pages); }
     }
     sums.clear();
   }

@@ -7,9 +7,9 @@
 //! of a block: no logits are stored.
 //! Read before this: attention/value_products.cuh.  Read next: attention/score_path.cuh.
 //!
-//! Column 8 i + n is head (8 i + n) mod heads of query (8 i + n) / heads, with the heads of a group
-//! rounded up to 4 or a multiple of 8: a lane's two columns belong to one query. Where the exact columns
-//! of all heads fit into one octet, both parts of a head lie side by side, as in attention itself.
+//! An octet of columns holds 8 / k heads of each of the k queries, side by side, the next one the heads
+//! behind them: with k = 4 a lane's two columns of every octet are heads of one query. Where the exact
+//! columns of all heads fit into one octet, both parts of a head lie side by side, as in attention itself.
 #include <diffkv/attention/decode_traits.hpp>
 #include <diffkv/attention/key_products.cuh>
 #include <diffkv/quant/lag_rounding.hpp>
@@ -20,19 +20,19 @@ namespace diffkv::detail {
 //! @tparam Exact  see lagged_queries
 template <int GroupSize, int Queries, bool Exact>
 struct lag_columns {
-  static constexpr int heads     = GroupSize <= 4 ? 4 : round_up(GroupSize, 8);
-  static constexpr bool paired   = Exact && heads * Queries <= 4;
-  static constexpr int total     = heads * Queries * (paired ? 2 : 1);
-  static constexpr int octets    = ceil_div(total, 8);
-  static constexpr int per_query = heads <= 4 ? 1 : heads / 8;  //!< octets; 4 heads: half of one
+  static constexpr bool paired   = Exact && Queries == 1 && GroupSize <= 4;
+  static constexpr int per_octet = 8 / Queries;  //!< columns of each query
+  static constexpr int octets    = paired ? 1 : ceil_div(GroupSize, per_octet);
+  //! Neighbours that hold the heads of one query: 1, 2 or 4.
+  static constexpr int lanes = per_octet / 2;
 
   [[nodiscard]] static DIFFKV_HOST_DEVICE constexpr int query(int column) noexcept
   {
-    return paired ? 0 : column / heads;
+    return column % 8 / per_octet;
   }
   [[nodiscard]] static DIFFKV_HOST_DEVICE constexpr int head(int column) noexcept
   {
-    return paired ? column / 2 : column % heads;
+    return paired ? column / 2 : column / 8 * per_octet + column % per_octet;
   }
 };
 

@@ -47,8 +47,6 @@ struct score_path {
   static constexpr bool all_catch_up = All;
 
   using columns = lag_columns<Traits::group_size, Traits::score_every, Traits::variant::exact_lag>;
-  //! Whether the two columns of a lane, and of its neighbour, are four heads of one of two queries.
-  static constexpr bool halves = columns::heads <= 4 && !columns::paired;
   template <class Tile>
   using queries_of = lagged_queries<Tile::head_dim, Tile::key.groups, Tile::key.is_quantised(),
                                     columns::octets, Traits::variant::exact_lag, columns::paired>;
@@ -107,93 +105,107 @@ struct score_path {
     return {queries<Tile>(), start};
   }
 
-  //! Sum of the probabilities of token g + 8 (t mod 2) of a block. With up to four q_heads, lanes t and
-  //! t + 2 each have every second query; with more, both have the whole sum.
+  //! Of token g + 8 (t mod 2) of a block, from this lane and its neighbour t xor 1: with k = 4 the sum of the
+  //! probabilities of two queries, with k = 2 the probability of one, with k = 1 the greatest logit of half
+  //! the heads. A lane gives what it has of the other token for what its neighbour has of its own.
   //! @param block  of the tile
   template <class Tile>
-  [[nodiscard]] __device__ float sum_of(lagged_products<queries_of<Tile>> const& products,
-                                        std::uint32_t tile, int block, float soft_cap,
-                                        fragment_lane at) const noexcept
+  [[nodiscard]] __device__ float of_block(lagged_products<queries_of<Tile>> const& products,
+                                          std::uint32_t tile, int block, float soft_cap,
+                                          fragment_lane at) const noexcept
   {
-    constexpr unsigned all = 0xFFFF'FFFFu;
-    bool const odd         = at.t % 2 != 0;
-    auto const place       = static_cast<std::uint32_t>(16 * block + 2 * at.g + (odd ? 1 : 0));
-    auto const position =
-      static_cast<std::int32_t>(load_shared(tile + Tile::positions + 4u * place));
-    float sum = 0.0f;
-    float of_query[2]{minus_infinity,
-                      minus_infinity};  // tokens g and g + 8, greatest over the heads
+    float x[2]{minus_infinity,
+               minus_infinity};  // tokens g and g + 8, greatest over the lane's heads
 #pragma unroll
     for (int i = 0; i < columns::octets; ++i) {
 #pragma unroll
       for (int r = 0; r < 2; ++r) {
-        float e[2];
 #pragma unroll
-        for (int n = 0; n < 2; ++n) {
-          e[n] = products.x[i][r][n];
-          if constexpr (Traits::variant::soft_cap) {
-            e[n] = capped_logit(e[n], soft_cap) - lse[i][n];
-          }
+        for (int n = 0; n < (columns::paired ? 1 : 2); ++n) {
+          float e = products.x[i][r][n];
+          if constexpr (Traits::variant::soft_cap) { e = capped_logit(e, soft_cap) - lse[i][n]; }
+          x[r] = fmaxf(x[r], e);  // passes over NaN
         }
-        float const greatest      = columns::paired ? e[0] : fmaxf(e[0], e[1]);  // passes over NaN
-        bool const first_of_query = columns::heads <= 4 || i % columns::per_query == 0;
-        of_query[r]               = first_of_query ? greatest : fmaxf(of_query[r], greatest);
       }
-      bool const last_of_query = columns::heads <= 4 || (i + 1) % columns::per_query == 0;
-      if (!last_of_query) { continue; }
-      // A lane keeps one token of two, and the other lane's heads of it.
-      float const theirs = __shfl_xor_sync(all, odd ? of_query[0] : of_query[1], 1);
-      float greatest     = fmaxf(odd ? of_query[1] : of_query[0], theirs);
-      int query          = i / columns::per_query;
-      if constexpr (halves) {
-        query = 2 * i + at.t / 2;
-      } else {
-        greatest = fmaxf(greatest, __shfl_xor_sync(all, greatest, 2));
-      }
-      std::int32_t const query_position = row->first_query + query;
-      bool seen                         = position < query_position;
-      if constexpr (Traits::variant::sliding_window) {
-        seen = seen && (row->window_of_attention <= 0 ||
-                        position > query_position - row->window_of_attention);
-      }
-      sum += seen && greatest < 128.0f ? fast_exp2(greatest) : 0.0f;  // finite ones only
     }
-    return sum;
+    std::uint32_t const positions =
+      tile + Tile::positions + static_cast<std::uint32_t>(4 * (16 * block + 2 * at.g));
+    bool const odd = at.t % 2 != 0;
+    if constexpr (columns::lanes == 1) {
+      std::uint32_t of_tokens[2];
+      load_shared(of_tokens, positions);
+#pragma unroll
+      for (int r = 0; r < 2; ++r) {
+        x[r] = probability(x[r], static_cast<std::int32_t>(of_tokens[r]), at);
+      }
+    }
+    float const theirs = __shfl_xor_sync(whole_warp, odd ? x[0] : x[1], 1);
+    float const own    = odd ? x[1] : x[0];
+    if constexpr (columns::lanes == 1) { return own + theirs; }
+    float const greatest = fmaxf(own, theirs);
+    if constexpr (columns::lanes == 4) { return greatest; }
+    return probability(greatest,
+                       static_cast<std::int32_t>(load_shared(positions + (odd ? 4u : 0u))), at);
   }
 
-  //! New scores of the tokens of two blocks, and whether one of them goes first.
-  //! @param a, b    sum_of the first, of the second block
+  //! What is added to the score of a lane's token of two blocks: token g + 8 (t mod 2) of the first one in
+  //! lanes whose t is below 2, of the second one in the others.
+  //! @param a, b    of_block
   //! @param block   the first one; of the tile
-  //! @param tokens  from there on, that exist
+  //! @param blocks  1 if there is no second one
   template <class Tile>
-  __device__ void update(float a, float b, std::uint32_t tile, int block, int tokens,
+  [[nodiscard]] __device__ float of_two_blocks(float a, float b, std::uint32_t tile, int block,
+                                               int blocks, fragment_lane at) const noexcept
+  {
+    bool const upper   = at.t / 2 != 0;
+    float const theirs = __shfl_xor_sync(whole_warp, upper ? a : b, 2);
+    float const own    = upper ? b : a;
+    if constexpr (columns::lanes < 4) { return own + theirs; }
+    std::uint32_t const position =
+      load_shared(tile + Tile::positions + place_of(block, blocks, at));
+    return probability(fmaxf(own, theirs), static_cast<std::int32_t>(position), at);
+  }
+
+  //! New scores of the tokens of some blocks, and whether one of them goes first. No branch but those of the
+  //! policy, so that this is computed beside the weights and sums of attention.
+  //! @param add          of_two_blocks, for each two
+  //! @param first_block  of the tile
+  //! @param tokens       from there on, that exist
+  template <class Tile, int Blocks, int Pairs>
+  __device__ void update(float const (&add)[Pairs], std::uint32_t tile, int first_block, int tokens,
                          fragment_lane at) noexcept
   {
-    bool const upper = at.t / 2 != 0;
-    float add        = upper ? b : a;
-    if constexpr (halves) { add += __shfl_xor_sync(0xFFFF'FFFFu, upper ? a : b, 2); }
-    int const token = (upper ? 16 : 0) + at.g + 8 * (at.t % 2);
-    if (token >= tokens) { return; }
-    auto const at_place =
-      static_cast<std::uint32_t>(4 * (16 * block + (upper ? 16 : 0) + 2 * at.g + at.t % 2));
-    float const score   = __uint_as_float(load_shared(tile + Tile::scores + at_place)) + add;
-    auto const position = static_cast<std::int32_t>(load_shared(tile + Tile::positions + at_place));
-    __stcs(reinterpret_cast<float*>(page.bytes + page.scores + at_place), score);
-    consider(score, position, page.first + static_cast<std::uint32_t>(16 * block + token));
+#pragma unroll
+    for (int i = 0; i < Pairs; ++i) {
+      int const token           = 16 * (2 * i + at.t / 2) + at.g + 8 * (at.t % 2);
+      bool const exists         = token < min_of(tokens, Blocks * block_tokens);
+      std::uint32_t const place = place_of(first_block + 2 * i, min_of(Blocks - 2 * i, 2), at);
+      float const score   = __uint_as_float(load_shared(tile + Tile::scores + place)) + add[i];
+      auto const position = static_cast<std::int32_t>(load_shared(tile + Tile::positions + place));
+      if (exists) { __stcs(reinterpret_cast<float*>(page.bytes + page.scores + place), score); }
+      consider(exists, score, exists ? position : 0,
+               page.first + static_cast<std::uint32_t>(16 * first_block + token));
+    }
   }
 
-  __device__ void consider(float score, std::int32_t position, slot_index slot) noexcept
+  //! Whether a token goes in front of the best one so far.
+  __device__ void consider(bool exists, float score, std::int32_t position,
+                           slot_index slot) noexcept
   {
     scored_row const of      = *row;
     std::int32_t const count = of.after.count(position + 1);
-    if (!may_leave(page.of, position, of.num_tokens - 1, of.window, count)) { return; }
-    float const importance = importance_of(score, count);
-    if (is_nan(importance)) { return; }
-    candidate const c{position, slot, policy->priority(importance, position + 1, of.num_tokens)};
+    bool const eligible =
+      exists & may_leave(page.of, position, of.num_tokens - 1, of.window, count);
+    float const importance = importance_of(score, eligible ? count : 1);
+    bool const is          = eligible & !is_nan(importance);
+    float const priority =
+      policy->priority(is ? importance : 0.0f, is ? position + 1 : 1, of.num_tokens);
     // As candidate::before, all that are compared being present.
-    if (c.priority < best.priority || (c.priority == best.priority && position < best.position)) {
-      best = c;
-    }
+    bool const is_first = is & ((priority < best.priority) |
+                                ((priority == best.priority) & (position < best.position)));
+    best.priority       = is_first ? priority : best.priority;
+    best.position       = is_first ? position : best.position;
+    best.slot           = is_first ? slot : best.slot;
   }
 
   //! A page begins, or a part of one.
@@ -209,20 +221,43 @@ struct score_path {
   //! @threads one warp
   __device__ void close_page() noexcept
   {
-    constexpr unsigned all = 0xFFFF'FFFFu;
-    bool const is_new      = best.position != recorded;
-    if (!__any_sync(all, is_new)) { return; }
+    bool const is_new = best.position != recorded;
+    if (!__any_sync(whole_warp, is_new)) { return; }
     int const key   = is_new ? ordered_int(best.priority) : 0x7FFF'FFFF;
-    int const least = __reduce_min_sync(all, key);
+    int const least = __reduce_min_sync(whole_warp, key);
     auto const age =
       is_new && key == least ? static_cast<std::uint32_t>(best.position) : 0xFFFF'FFFFu;
-    bool const is_first = age == __reduce_min_sync(all, age) && is_new;
+    bool const is_first = age == __reduce_min_sync(whole_warp, age) && is_new;
     __syncwarp();  // all lanes have read the record
     if (is_first) { *record = best; }
     __syncwarp();
   }
 
  private:
+  static constexpr unsigned whole_warp = 0xFFFF'FFFFu;
+
+  //! Byte offset of what a lane's token of two blocks has in a segment of four bytes a token.
+  //! @param blocks  1: the second one does not exist, nor does the token
+  [[nodiscard]] static __device__ std::uint32_t place_of(int block, int blocks,
+                                                         fragment_lane at) noexcept
+  {
+    int const own = block + min_of(at.t / 2, blocks - 1);
+    return static_cast<std::uint32_t>(4 * (block_tokens * own + 2 * at.g + at.t % 2));
+  }
+
+  //! Probability that the query of this lane gives a token, if the query has seen it.
+  //! @param logit  base 2, less the log-sum-exp
+  [[nodiscard]] __device__ float probability(float logit, std::int32_t position,
+                                             fragment_lane at) const noexcept
+  {
+    std::int32_t const query = row->first_query + at.t / columns::lanes;
+    bool seen                = position < query;
+    if constexpr (Traits::variant::sliding_window) {
+      seen &= row->window_of_attention <= 0 || position > query - row->window_of_attention;
+    }
+    return seen & (logit < 128.0f) ? fast_exp2(logit) : 0.0f;  // finite ones only
+  }
+
   template <class Tile>
   [[nodiscard]] __device__ queries_of<Tile> const& queries() const noexcept
   {

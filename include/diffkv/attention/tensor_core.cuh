@@ -8,7 +8,8 @@
 //!
 //! Fragments, with lane = 4 g + t: of A (16 rows) a lane holds rows g and g + 8, of B (8 columns)
 //! column g, of the result rows g and g + 8 of the columns 2 t and 2 t + 1.
-#include <diffkv/quant/group_coder.cuh>  // as_half2, reciprocal
+#include <diffkv/detail/arithmetic.hpp>  // reciprocal
+#include <diffkv/quant/group_coder.cuh>  // as_half2
 
 #include <cuda_fp16.h>
 

@@ -7,7 +7,8 @@
 //! values of all formats, and stays in the instruction cache.
 //! Read before this: quant/group_coder.cuh, compaction/lane_elements.cuh.
 //! Read next: compaction/encode_block.cuh.
-#include <diffkv/quant/group_coder.cuh>  // reciprocal
+#include <diffkv/detail/arithmetic.hpp>  // reciprocal
+#include <diffkv/quant/affine.hpp>
 
 namespace diffkv::detail {
 

@@ -35,6 +35,8 @@
 //!     token);
 //!   - the importance given to classify, step and priority is a number: what surrounds the policy
 //!     (policy/prompt_tiers.hpp, compaction/step_plan.hpp) keeps tokens whose importance is NaN;
+//!   - priority may be asked about a token that cannot leave, as one of importance 0 and number 1, say: the
+//!     answer is dropped;
 //!   - step names a victim only if it was present in the view;
 //!   - with leaving_first, step decides the same where the tokens that it says it ignores are absent;
 //!   - where `has_low` is false nothing goes to the low tier (use `without_low`).

@@ -5,7 +5,7 @@
 //! @file
 //! Importance = score / number of queries in the score. Tokens are numbered from 1.
 //! Read before this: policy/thresholds.hpp.  Read next: policy/contract.hpp.
-#include <diffkv/detail/arithmetic.hpp>  // div_rn, mul_rn
+#include <diffkv/detail/arithmetic.hpp>  // div_by_count, mul_rn
 
 #include <cstdint>
 
@@ -34,7 +34,7 @@ static_assert(query_span{100, 64, 103}.count(1) == 67 && query_span{100, 64, 103
 [[nodiscard]] DIFFKV_HOST_DEVICE inline float importance_of(float score,
                                                             std::int32_t count) noexcept
 {
-  return detail::div_rn(score, static_cast<float>(count));
+  return detail::div_by_count(score, static_cast<float>(count));
 }
 
 [[nodiscard]] DIFFKV_HOST_DEVICE inline float score_of(float importance,

@@ -10,6 +10,7 @@
 //! (exact, as s is short), the sum q0 + remainder r lies within 2^-42 of y / s, relatively. A stored
 //! scale has 11 significant bits and y has 24, so y / s is no midpoint between two floats and stays
 //! 2^-37 away from each: both round to the same float. Powers of two in s only shift exponents.
+#include <diffkv/detail/arithmetic.hpp>
 #include <diffkv/quant/affine.hpp>
 
 #include <cstring>  // memcpy
@@ -66,18 +67,6 @@ struct half_range {
     return -__high2float(min_and_negative_max);
   }
 };
-
-namespace detail {
-
-//! 1 / x within one unit in the last place; 0 gives Inf, NaN gives NaN.  @pre x and 1 / x are normal
-[[nodiscard]] __device__ inline float reciprocal(float x) noexcept
-{
-  float r;
-  asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(r) : "f"(x));
-  return r;
-}
-
-}  // namespace detail
 
 //! Makes codes with one stored scale and zero.
 class any_group_coder {
