@@ -68,36 +68,29 @@ void add_variants_of_mix(std::vector<attention_case>& cases, std::uint32_t batch
 {
   attention_case const mix = cases.back();
   std::string const of     = "mix." + name_of(batch, length);
-  auto const add           = [&](std::string const& name, std::string const& figure) -> auto&
+  auto const add           = [&](attention_case const& base, std::string const& name,
+                       std::string const& figure) -> auto&
   {
-    attention_case c = mix;
+    attention_case c = base;
     c.name           = name + "." + name_of(batch, length);
     c.kernel         = name;
-    c.compared_with  = mix.name;
+    c.compared_with  = base.name;
     c.figure         = figure;
     cases.push_back(c);
     return cases.back();
   };
-  add("mix_conditioned", "attention.conditioning_overhead." + of);
-  attention_case& ragged = add("mix_ragged", "attention.ragged_loss." + of);
-  ragged.kernel          = "mix";
+  add(mix, "mix_conditioned", "attention.conditioning_overhead." + of);
+  attention_case& ragged = add(mix, "mix_ragged", "attention.ragged_loss." + of);
+  ragged.kernel          = mix.kernel;
   ragged.rows.spread     = 8.0;
-  // Those with scores, and the mix over as many layers.
-  attention_case& many      = add("mix_many_layers", "");
-  many.kernel               = mix.kernel;
-  many.rows.beside_scores   = 4;
-  many.compared_with        = "";
-  std::string const without = many.name;
-  auto const add_scored     = [&](std::string const& name, std::string const& how) -> auto&
-  {
-    attention_case& c    = add(name, "score.overhead." + of + "." + how);
-    c.rows.beside_scores = 4;
-    c.compared_with      = without;
-    return c;
-  };
-  add_scored("mix_every4", "every4");
-  add_scored("mix_every1", "every1");
-  attention_case& apart = add_scored("mix_every4_apart", "every4_apart");
+  // The mix over as many layers as those with scores, which are compared with it.
+  attention_case many     = mix;
+  many.name               = "mix_many_layers." + name_of(batch, length);
+  many.rows.beside_scores = 4;
+  cases.push_back(many);
+  add(many, "mix_every4", "score.overhead." + of + ".every4");
+  add(many, "mix_every1", "score.overhead." + of + ".every1");
+  attention_case& apart = add(many, "mix_every4_apart", "score.overhead." + of + ".every4_apart");
   apart.kernel          = "mix_every4";
   apart.rows.staggered  = true;
 }

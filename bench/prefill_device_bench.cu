@@ -12,24 +12,20 @@
 #include <string>
 #include <vector>
 
+#include "support/hash.cuh"
+
 namespace {
 
 using namespace diffkv;
 using bench::bench_stream;
 using bench::device_buffer;
 using bench::on_device;
+using diffkv::test::hash;
 
 constexpr prefill_shape shape{8, 4};
 constexpr int head_dim      = 128;
 constexpr std::uint32_t nq  = shape.num_q_heads();
 constexpr std::uint32_t row = (nq + 2 * shape.num_heads) * head_dim;  // a token of a fused buffer
-
-__device__ std::uint32_t hash(std::uint32_t x)
-{
-  x = (x ^ (x >> 16)) * 0x7FEB'352Du;
-  x = (x ^ (x >> 15)) * 0x846C'A68Bu;
-  return x ^ (x >> 16);
-}
 
 //! Bell-shaped numbers with a variance of about 1.
 __global__ void fill_prompts_kernel(__half* x, std::size_t count, std::uint32_t seed)

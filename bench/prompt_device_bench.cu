@@ -16,6 +16,7 @@
 #include <string>
 
 #include "support/device_cache.hpp"
+#include "support/hash.cuh"
 #include "support/host_cache.hpp"
 
 namespace {
@@ -24,6 +25,7 @@ using namespace diffkv;
 using bench::bench_stream;
 using bench::device_buffer;
 using bench::on_device;
+using diffkv::test::hash;
 
 using plain = static_config<paper_policy, k8v4, k4v2, 128>;
 using conditioned =
@@ -31,13 +33,6 @@ using conditioned =
 
 constexpr std::uint32_t num_heads = 8;
 constexpr int head_dim            = 128;
-
-__device__ std::uint32_t hash(std::uint32_t x)
-{
-  x = (x ^ (x >> 16)) * 0x7FEB'352Du;
-  x = (x ^ (x >> 15)) * 0x846C'A68Bu;
-  return x ^ (x >> 16);
-}
 
 //! Bell-shaped numbers; each 16th dim is larger, as in real keys.
 __global__ void fill_vectors_kernel(__half* x, std::size_t count, std::uint32_t seed)

@@ -12,13 +12,13 @@
 
 namespace {
 
+using diffkv::test::hash;
+
 struct mismatch {
   unsigned count;
   float x, scale, zero;
   unsigned code, expected;
 };
-
-using diffkv::test::hash;
 
 //! Thread i takes the scale of bits i mod 2^15, so that every one is met.
 template <int Bits>

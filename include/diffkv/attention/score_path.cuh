@@ -128,9 +128,8 @@ struct score_path {
         }
       }
     }
-    std::uint32_t const positions =
-      tile + Tile::positions + static_cast<std::uint32_t>(4 * (16 * block + 2 * at.g));
-    bool const odd = at.t % 2 != 0;
+    std::uint32_t const positions = tile + Tile::positions + place_of_two(block, at);
+    bool const odd                = at.t % 2 != 0;
     if constexpr (columns::lanes == 1) {
       std::uint32_t of_tokens[2];
       load_shared(of_tokens, positions);
@@ -144,8 +143,8 @@ struct score_path {
     if constexpr (columns::lanes == 1) { return own + theirs; }
     float const greatest = fmaxf(own, theirs);
     if constexpr (columns::lanes == 4) { return greatest; }
-    return probability(greatest,
-                       static_cast<std::int32_t>(load_shared(positions + (odd ? 4u : 0u))), at);
+    std::uint32_t const position = load_shared(positions + (odd ? 4u : 0u));
+    return probability(greatest, static_cast<std::int32_t>(position), at);
   }
 
   //! What is added to the score of a lane's token of two blocks: token g + 8 (t mod 2) of the first one in
@@ -236,13 +235,18 @@ struct score_path {
  private:
   static constexpr unsigned whole_warp = 0xFFFF'FFFFu;
 
-  //! Byte offset of what a lane's token of two blocks has in a segment of four bytes a token.
+  //! Byte offset of what tokens g and g + 8 of a block have in a segment of four bytes a token.
+  [[nodiscard]] static __device__ std::uint32_t place_of_two(int block, fragment_lane at) noexcept
+  {
+    return static_cast<std::uint32_t>(4 * (block_tokens * block + 2 * at.g));
+  }
+  //! The same for a lane's token of two blocks.
   //! @param blocks  1: the second one does not exist, nor does the token
   [[nodiscard]] static __device__ std::uint32_t place_of(int block, int blocks,
                                                          fragment_lane at) noexcept
   {
-    int const own = block + min_of(at.t / 2, blocks - 1);
-    return static_cast<std::uint32_t>(4 * (block_tokens * own + 2 * at.g + at.t % 2));
+    return place_of_two(block + min_of(at.t / 2, blocks - 1), at) +
+           static_cast<std::uint32_t>(4 * (at.t % 2));
   }
 
   //! Probability that the query of this lane gives a token, if the query has seen it.
