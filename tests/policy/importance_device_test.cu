@@ -133,7 +133,7 @@ TEST_CASE("importance: scores that are no usual numbers", "[policy][small]")
     std::vector<float> const found = out.to_host();
     for (std::size_t i = 0; i < scores.size(); ++i) {
       CAPTURE(count, scores[i], found[i]);
-      float const expected = importance_of(scores[i], count) + 0.0f;
+      float const expected = importance_of(scores[i], count);
       if (std::isnan(expected)) {
         CHECK(std::isnan(found[i]));
       } else if (std::isinf(expected)) {
