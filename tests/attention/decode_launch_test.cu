@@ -70,6 +70,33 @@ TEST_CASE("decode_attention: the result does not depend on the number of splits"
   }
 }
 
+TEST_CASE("decode_attention: rows of equal cost, which leave CTAs without a share, equal f64",
+          "[attention]")
+{
+  // Of 132 CTAs 128 share 4, 32, 64 and 256 rows; 5 sequences are shared by all.
+  for (std::uint32_t const sequences : {1u, 8u, 16u, 64u, 5u}) {
+    for (tier_counts const& tokens :
+         {tier_counts{700, 0}, tier_counts{300, 400}, tier_counts{1, 0}}) {
+      CAPTURE(sequences, tokens.high, tokens.low);
+      mixed_case c{test::decode_parts<mixed>(sequences, 4, 4, 700)};
+      for (std::uint32_t slot = 0; slot < sequences; ++slot) {
+        test::fill_rows(c.host().context(), slot, 0, std::vector<tier_counts>(4, tokens),
+                        c.numbers());
+      }
+      auto const batch = test::some_slots(sequences, c.numbers());
+      auto const query = c.queries(sequences, -2.0f, 2.0f);
+      test::decode_call call;
+      call.capacity     = sequences;
+      call.grid         = {132, 12};
+      auto attention    = c.attention(call);
+      auto const answer = attention.run(batch, query);
+      auto const errors = c.errors(answer, batch, query);
+      CHECK(errors.out <= test::bounds_of_codes.out);
+      CHECK(errors.lse <= test::bounds_of_codes.lse);
+    }
+  }
+}
+
 TEST_CASE("decode_attention: rows of 1 to 200 tokens equal f64, each alone in its sequence",
           "[attention]")
 {

@@ -28,7 +28,8 @@ struct plan_run {
   layer_range held{};          //!< layers of the workspace
   layer_range planned{};
   decode_grid grid{};
-  int empty = 6;  //!< one row in so many has no token
+  int empty = 6;        //!< one row in so many has no token
+  tier_counts equal{};  //!< if not 0: tokens of all rows
 };
 
 //! A cache on both sides, a workspace on both sides, a batch of different slots in any order.
@@ -51,6 +52,7 @@ class plan_twin {
   void renew(std::uint32_t count)
   {
     test::fill_rows(host_.ref(), random_, run_.empty);
+    if (run_.equal.high > 0) { test::make_rows_equal(host_.ref(), run_.equal); }
     device_.upload(host_.ref());
     slots_.resize(host_.shape().num_slots);
     std::iota(slots_.begin(), slots_.end(), 0u);
@@ -160,6 +162,26 @@ TEST_CASE("decode_plan: any number of rows, whole tiles and more", "[attention]"
   same_plan<mixed_config>({{12'500, 1, 8, 150, 4}, 12'500, 12'499, {0, 1}, {0, 1}, {132, 8, 1}}, 5);
   // Some at a time, and few pages a warp: those without a share lie behind the last page.
   same_plan<mixed_config>({{6'000, 1, 1, 40, 4}, 6'000, 5'999, {0, 1}, {0, 1}, {400, 12, 1}}, 6);
+}
+
+TEST_CASE(
+  "decode_plan: rows of equal cost, in batches full and not, counted at one time and by turns",
+  "[attention]")
+{
+  // At 660 and 650 sequences of eight heads rows are counted some at a time.
+  for (std::uint32_t const slots : {1u, 2u, 3u, 8u, 16u, 17u, 128u, 132u, 256u, 660u, 650u}) {
+    for (std::uint32_t const passes : {1u, 2u}) {
+      plan_run run{{slots, 2, 8, 400, 0}, slots, slots, {0, 2}, {0, 2}, {132, 12, passes}};
+      run.equal = {200, 100};
+      same_plan<mixed_config>(run, slots);
+      run.extents.score_every = 4;  // some layers of a sequence cost more
+      same_plan<mixed_config>(run, slots);
+      run.extents.score_every = 1;  // all do
+      same_plan<mixed_config>(run, slots);
+      run.extents.slots = run.capacity = slots + 40;  // the batch is not full
+      same_plan<mixed_config>(run, slots);
+    }
+  }
 }
 
 TEST_CASE("decode_plan: many layers at once", "[attention]")

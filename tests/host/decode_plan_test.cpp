@@ -130,6 +130,64 @@ TEST_CASE("decode_plan: few pages are shared by some warps of a CTA only", "[hos
   CHECK(warps_with_pages(96).size() == 24);
 }
 
+TEST_CASE("decode_plan: rows of equal cost begin and end with a CTA, and some CTAs have no share",
+          "[host]")
+{
+  struct equal_rows {
+    std::uint32_t slots, heads, high, ctas;
+  };
+  for (equal_rows const& rows :
+       {equal_rows{1, 8, 300, 128}, equal_rows{8, 8, 300, 128}, equal_rows{32, 8, 300, 128},
+        equal_rows{128, 8, 33, 128}, equal_rows{131, 1, 300, 131}, equal_rows{1, 120, 300, 132},
+        equal_rows{5, 8, 300, 132}, equal_rows{1, 133, 300, 132},
+        equal_rows{1, 8, 132 * 12 * 16 * 18 + 1, 132}}) {
+    for (std::uint32_t const passes : {1u, 3u}) {
+      CAPTURE(rows.slots, rows.heads, rows.high, passes);
+      decode_grid const grid{132, 12, passes};
+      auto const longest = static_cast<std::int32_t>(rows.high);
+      test::host_cache cache{
+        test::plan_parts({rows.slots, 1, rows.heads, longest, 0}, small_tiers())};
+      test::random r{5};
+      test::fill_rows(cache.ref(), r, 4);
+      test::make_rows_equal(cache.ref(), {rows.high, 0});
+      std::vector<std::uint32_t> const slots = all_slots(rows.slots);
+      batch_ref const batch{slots.data(), nullptr, rows.slots};
+      test::host_workspace const memory{cache.shape(), rows.slots, {0, 1}, grid};
+      decode_workspace_ref const& work = memory.ref();
+      host::plan_decode(cache.ref(), batch, {0, 1}, work);
+      sharing_grid const& sharing = work.totals[0].sharing;
+      // With much to read all CTAs do.
+      bool const is_much = rows.high > 300;
+      CHECK(sharing.ctas == (is_much && passes == 3 ? 132u : rows.ctas));
+
+      // No CTA ends within a row that others have no whole part of.
+      std::uint32_t const num_rows = rows.slots * rows.heads;
+      std::uint32_t const pages    = (rows.high + 15) / 16 * passes;
+      std::uint32_t read           = 0;
+      for (std::uint32_t c = 0; c < grid.ctas; ++c) {
+        std::uint32_t const before = read;
+        for (std::uint32_t w = 0; w < grid.warps; ++w) {
+          read += work.ranges[c * grid.warps + w].num_pages;
+        }
+        if (sharing.ctas == grid.ctas) { continue; }
+        CHECK((read > before) == (c < sharing.ctas));
+        if (c >= sharing.ctas) { continue; }
+        if (num_rows >= sharing.ctas) {
+          CHECK(read - before == num_rows / sharing.ctas * pages);
+        } else if ((c + 1) % (sharing.ctas / num_rows) == 0) {
+          CHECK(read % pages == 0);
+        }
+      }
+      CHECK(read == num_rows * pages);
+
+      // One that is longer, and all read.
+      cache.ref().state.rows[num_rows / 2].tokens.low = 1;
+      host::plan_decode(cache.ref(), batch, {0, 1}, work);
+      CHECK(work.totals[0].sharing.ctas == 132);
+    }
+  }
+}
+
 TEST_CASE("decode_plan: of a row that is read twice the first pass catches up", "[host]")
 {
   plan_of_row const plan{{{40, 70}, {3, 3}, 39}, {110, {100, 64, 108}}, 1, {1, 2, 2}};
@@ -174,10 +232,10 @@ TEST_CASE("decode_plan: every page is read once, by shares of equal cost, in the
         if (ranges[w].num_pages == 0) { continue; }
         // It begins with the page that its part of the cost begins in.
         std::uint32_t const total   = work.totals[layer].cost;
-        std::uint32_t const sharing = grid.sharing_warps(total);
-        std::uint32_t const begin =
-          share_begin(total, grid.share_at(w, sharing), grid.ctas * sharing);
-        is_fair = is_fair && w % grid.warps < sharing;
+        sharing_grid const& sharing = work.totals[layer].sharing;
+        std::uint32_t const begin   = share_begin(
+            total, sharing.share_at(w / grid.warps, w % grid.warps), sharing.num_shares());
+        is_fair = is_fair && w / grid.warps < sharing.ctas && w % grid.warps < sharing.warps;
         is_fair = is_fair && cost + ranges[w].early == begin;
         skip_read_rows();
         in_order = in_order && ranges[w].index == index && ranges[w].first_page == page &&

@@ -62,6 +62,16 @@ inline void fill_rows(cache_ref const& cache, random& r, int empty)
   }
 }
 
+//! All rows become as long as `tokens`; with scores, they stay at different positions.
+inline void make_rows_equal(cache_ref const& cache, tier_counts const& tokens)
+{
+  tier_counts const pages{cache.tiers.pages_for(tier::high, tokens.high),
+                          cache.tiers.pages_for(tier::low, tokens.low)};
+  for (std::size_t row = 0; row < cache.shape.num_rows(); ++row) {
+    cache.state.rows[row] = {tokens, pages, tokens.high > 0 ? tokens.high - 1 : no_slot};
+  }
+}
+
 //! Host memory of a workspace; every byte of it is `poison` at first.
 class host_workspace {
  public:

@@ -40,7 +40,7 @@ DIFFKV_KERNEL void __launch_bounds__(Traits::warps * 32, 1)
     wait_for_previous();
   }
   if (totals.empty_rows > 0) { self.store_empty_rows(totals.num_rows); }
-  row_merge<Traits, T, Out>{p, place, self.at.lane}.run(totals.cost);
+  row_merge<Traits, T, Out>{p, place, self.at.lane}.run(totals);
 }
 
 //! Whether vectors of `v`, and every n-th element of them, are aligned to n elements.
@@ -208,7 +208,7 @@ void decode_attention(cache_ref const& cache, std::uint32_t layer,
     query,
     cache.key_offset(layer, 0),
     options,
-    detail::shared_grid::of(work.grid),
+    work.grid.num_warps(),
     layer,
     detail::divider::by(cache.shape.num_heads),
     detail::has_whole_units(query, 16 / sizeof(T)),

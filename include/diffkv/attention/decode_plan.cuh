@@ -20,7 +20,7 @@ struct decode_plan_tuning_sm90 {
   static constexpr unsigned least   = 256;   //!< of a CTA, at least
   static constexpr unsigned ctas    = 264;   //!< of a launch, where layers are few: two per SM
   static constexpr unsigned parts   = 4;     //!< CTAs of a layer, at most
-  static constexpr unsigned rows    = 4096;  //!< of a layer that are counted at a time
+  static constexpr unsigned rows    = 3072;  //!< of a layer that are counted at a time
 };
 
 namespace detail {
@@ -32,25 +32,29 @@ struct plan_block {
   plan_rows<Layouts> rows;
   std::uint32_t part;
 
-  //! The part's rows and sequences; from the last thread on, as the first ones have ranges to write.
-  __device__ void write_rows() const
+  //! The part's rows, as far as they are counted, and their sequences; from the last thread on, as the first
+  //! ones have ranges to write.
+  __device__ void write_rows(counted_rows const& counted) const
   {
-    std::size_t const layer   = rows.layer;
-    std::uint32_t const begin = part * p.rows_of_part;
-    std::uint32_t const end   = min(rows.num_rows, begin + p.rows_of_part);
+    std::size_t const layer    = rows.layer;
+    std::uint32_t const heads  = p.num_heads.divisor;
+    std::uint32_t const thread = blockDim.x - 1 - threadIdx.x;
+    std::uint32_t const begin  = max(part * p.rows_of_part, counted.first);
+    std::uint32_t const end    = min((part + 1) * p.rows_of_part, counted.first + counted.count);
+    planned_row* const to      = p.planned_rows + layer * p.workspace_rows;
 #pragma unroll 1
-    for (std::uint32_t r = begin + blockDim.x - 1 - threadIdx.x; r < end; r += blockDim.x) {
-      found_row const found    = rows.find(r);
-      layer_state const& state = found.state;
-      due_queries const due    = rows.due_in(state);
-      if (found.at.head == 0) {
-        p.sequences[layer * p.workspace_sequences + found.at.sequence] = {
-          found.at.slot, state.num_tokens, state.queries, due.first, due.last, 0};
+    for (std::uint32_t r = begin + thread; r < end; r += blockDim.x) {
+      planned_row const row = rows.counted.rows[r - counted.first];
+#pragma unroll 1
+      for (std::uint32_t pass = 0; pass < p.passes; ++pass) {
+        to[std::size_t{r} * p.passes + pass] = row;
       }
-      planned_row const row = rows.plan(found);
-      planned_row* const to = p.planned_rows + layer * p.workspace_rows + std::size_t{r} * p.passes;
+    }
+    planned_sequence* const sequences = p.sequences + layer * p.workspace_sequences;
 #pragma unroll 1
-      for (std::uint32_t pass = 0; pass < p.passes; ++pass) { to[pass] = row; }
+    for (std::uint32_t s = p.num_heads.quotient(begin + heads - 1) + thread; s * heads < end;
+         s += blockDim.x) {
+      sequences[s] = rows.plan_sequence(s);
     }
   }
 
@@ -60,7 +64,7 @@ struct plan_block {
     std::uint32_t own   = 0;  //!< within the row
     std::uint32_t page  = 0;  //!< within the layer
     std::uint32_t early = 0;  //!< see warp_range
-    found_row row{};
+    std::uint32_t i     = 0;  //!< of its row among the counted ones
   };
   //! The page that `cost`, among the counted rows, lies in.
   //! @param before  pages in front of the counted rows
@@ -68,15 +72,16 @@ struct plan_block {
                                            std::uint32_t cost) const
   {
     std::uint32_t const i     = rows.row_at(counted.count, cost);
-    page_count const in_front = i == 0 ? page_count{} : rows.ends[i - 1];
+    page_count const in_front = i == 0 ? page_count{} : rows.counted.ends[i - 1];
+    planned_row const row     = rows.counted.rows[i];
     page_place place;
-    place.row          = rows.find(counted.first + i);
-    row_cost of_pass   = rows.cost_of(place.row.tokens, place.row.catches_up);
+    place.i            = i;
+    row_cost of_pass   = rows.cost_of(row, row.catches_up != 0);
     std::uint32_t left = cost - in_front.cost;
     std::uint32_t pass = 0;
     if (p.passes > 1 && left >= of_pass.total()) {
       left -= of_pass.total();
-      of_pass = rows.cost_of(place.row.tokens, false);
+      of_pass = rows.cost_of(row, false);
       pass    = 1 + left / of_pass.total();
       left %= of_pass.total();
     }
@@ -89,14 +94,14 @@ struct plan_block {
   //! The range that begins there.
   [[nodiscard]] __device__ warp_range range_at(page_place const& place) const
   {
-    found_row const& found = place.row;
-    constexpr auto in_page = static_cast<std::uint32_t>(Layouts::high::tokens_per_page);
     std::uint16_t const appends_after =
-      found.append_slot == no_slot ? warp_range::no_append
-                                   : warp_range::pages_to(found.append_slot / in_page, place.own);
-    return {rows.plan(found), place.index,
-            place.own,        0,
-            appends_after,    static_cast<std::uint16_t>(place.early)};
+      warp_range::pages_to(rows.counted.append_pages[place.i], place.own);
+    return {rows.counted.rows[place.i],
+            place.index,
+            place.own,
+            0,
+            appends_after,
+            static_cast<std::uint16_t>(place.early)};
   }
 
   //! The part's ranges, as far as they begin or end in the counted rows; with the first rows also those of
@@ -107,7 +112,7 @@ struct plan_block {
   __device__ void write_ranges(counted_rows const& counted, page_count const& before,
                                page_count const& total) const
   {
-    page_shares const shares{p.grid, total.cost};
+    page_shares const& shares     = rows.shared.shares;
     std::uint32_t const num_warps = p.grid.num_warps();
     warp_range* const ranges      = p.ranges + std::size_t{rows.layer} * num_warps;
     std::uint32_t const last      = min(num_warps, (part + 1) * p.ranges_of_part);
@@ -118,7 +123,7 @@ struct plan_block {
     for (std::uint32_t from = part * p.ranges_of_part + warp * 31; from < last;
          from += blockDim.x / 32 * 31) {
       std::uint32_t const w   = min(from + lane, last);
-      std::uint32_t const cta = p.grid.of_cta.quotient(w);
+      std::uint32_t const cta = p.warps_of_cta.quotient(w);
       // Among the counted rows; beyond them where it lies in front.
       std::uint32_t const at = shares.begin_of_warp(cta, w - cta * p.grid.warps) - before.cost;
       bool const begins      = at < has;
@@ -152,10 +157,10 @@ struct plan_block {
   //! All rows are counted at one time.
   __device__ void plan_at_once() const
   {
-    counted_rows const counted = rows.count_from(0);
+    counted_rows const counted = rows.count_from(0, true);
     write_ranges(counted, {}, counted.sum);
-    write_rows();
-    write_total(counted.sum);
+    write_total();
+    write_rows(counted);
   }
   //! Rows are counted twice: all of them for the total, then some at a time.
   __device__ void plan_by_turns() const
@@ -163,24 +168,29 @@ struct plan_block {
     page_count const total = rows.count_all();
     page_count before{};
     for (std::uint32_t first = 0; first < max(rows.num_rows, 1u); first += rows.at_a_time()) {
-      counted_rows const counted = rows.count_from(first);
+      counted_rows const counted = rows.count_from(first, false);
       write_ranges(counted, before, total);
+      write_rows(counted);
       before += counted.sum;
       __syncthreads();
     }
-    write_rows();
-    write_total(total);
+    write_total();
   }
   //! @pre all rows were counted
-  __device__ void write_total(page_count const& all) const
+  __device__ void write_total() const
   {
     if (part != 0 || threadIdx.x >= 32) { return; }
     std::uint32_t const of_warp =
       threadIdx.x < blockDim.x / 32 ? rows.shared.kinds_of_warp[threadIdx.x] : 0;
     std::uint32_t const kinds = __reduce_or_sync(0xFFFF'FFFFu, of_warp);
     if (threadIdx.x == 0) {
-      p.totals[rows.layer] = {all.cost, rows.shared.empty_rows, rows.num_rows * p.passes,
-                              rows_of_kinds((kinds & 2u) != 0, (kinds & 1u) != 0)};
+      page_shares const& shares = rows.shared.shares;
+      p.totals[rows.layer]      = {shares.total,
+                                   rows.shared.empty_rows,
+                                   rows.num_rows * p.passes,
+                                   rows_of_kinds((kinds & 2u) != 0, (kinds & 1u) != 0),
+                                   shares.sharing,
+                                   {}};
     }
   }
 };
@@ -189,13 +199,16 @@ template <class Layouts, class Tuning, bool AtOnce>
 DIFFKV_KERNEL void __launch_bounds__(Tuning::threads)
   plan_decode_kernel(__grid_constant__ decode_plan_params const p)
 {
+  static_assert(Tuning::rows * counted_arrays::bytes_of_row <= 96 * 1024,
+                "the rows must fit the shared memory of any GPU, beside what is static");
   __shared__ decode_plan_shared shared;
-  extern __shared__ page_count plan_ends[];
+  extern __shared__ __align__(16) std::byte counted[];
   std::uint32_t const layer = blockIdx.x / p.parts;
   std::uint32_t const part  = blockIdx.x % p.parts;
   wait_for_previous_alone();  // attention reads its plan before it waits
   std::uint32_t const num_rows = p.batch_size() * p.num_heads.divisor;
-  plan_block<Layouts> const block{p, {p, shared, plan_ends, layer, num_rows}, part};
+  auto const arrays            = counted_arrays::in(counted, blockDim.x * p.rows_of_thread);
+  plan_block<Layouts> const block{p, {p, shared, arrays, layer, num_rows}, part};
   if constexpr (AtOnce) {
     block.plan_at_once();
   } else {
@@ -247,7 +260,9 @@ struct plan_launch {
   p.totals              = work.totals + l;
   p.arrivals            = work.arrivals;
   p.num_heads           = divider::by(cache.shape.num_heads);
-  p.grid                = shared_grid::of(work.grid);
+  p.warps_of_cta        = divider::by(work.grid.warps);
+  p.grid                = work.grid;
+  p.aligned_ctas        = work.grid.ctas_for(batch.capacity * cache.shape.num_heads);
   p.capacity            = batch.capacity;
   p.num_layers          = cache.shape.num_layers;
   p.first_layer         = layers.first;
@@ -293,10 +308,13 @@ void plan_decode(cache_ref const& cache, batch_ref const& batch, layer_range lay
   auto* const kernel = most <= shape.at_a_time()
                          ? detail::plan_decode_kernel<layouts, tuning, true>
                          : detail::plan_decode_kernel<layouts, tuning, false>;
-  detail::launch(kernel,
-                 {static_cast<unsigned>(grid), shape.threads,
-                  shape.at_a_time() * sizeof(detail::page_count), true},
-                 stream, detail::make_plan_params(cache, batch, layers, work, shape));
+  device_guard const guard{stream};
+  detail::launch_shape const launched{static_cast<unsigned>(grid), shape.threads,
+                                      shape.at_a_time() * detail::counted_arrays::bytes_of_row,
+                                      true};
+  detail::allow_shared_memory(kernel, launched, stream);
+  detail::launch(kernel, launched, stream,
+                 detail::make_plan_params(cache, batch, layers, work, shape));
 }
 
 }  // namespace diffkv

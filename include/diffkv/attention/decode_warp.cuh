@@ -187,9 +187,8 @@ struct decode_warp {
   //! @param num_rows  of the launch
   __device__ void store_empty_rows(std::uint32_t num_rows) const noexcept
   {
-    std::uint32_t const num_warps = p.grid.num_warps();
     for (std::uint32_t index = blockIdx.x * place.warps + place.warp; index < num_rows;
-         index += num_warps) {
+         index += p.num_warps) {
       planned_row const& row = p.rows[index];
       if (row.high + row.low > 0) { continue; }
       store_empty_row(target_type{p, index}, at.lane);

@@ -74,9 +74,31 @@ struct page_cost {
 static_assert(page_cost::of(32, 64, true).low == 36 &&
               page_cost::of(1, 1000, true).low == page_cost::most);
 
-//! How a launch is cut: warps take equal shares of the pages of a layer, by what they cost. Where there are
-//! few pages, only some warps of a CTA take one: each page more is then a large part of a share, and each
-//! share more has to be merged (docs/performance.md).
+//! Who has a share of the pages of a launch: the first CTAs, and of each of them the first warps.
+struct sharing_grid {
+  std::uint32_t ctas  = 0;
+  std::uint32_t warps = 0;  //!< of a CTA
+
+  [[nodiscard]] DIFFKV_HOST_DEVICE constexpr std::uint32_t num_shares() const noexcept
+  {
+    return ctas * warps;
+  }
+  //! Share of warp `w` of CTA `c`; of a warp without one, the next one's.
+  [[nodiscard]] DIFFKV_HOST_DEVICE constexpr std::uint32_t share_at(std::uint32_t c,
+                                                                    std::uint32_t w) const noexcept
+  {
+    return c < ctas ? c * warps + detail::min_of(w, warps) : num_shares();
+  }
+};
+static_assert(sharing_grid{2, 8}.share_at(0, 9) == 8 && sharing_grid{2, 8}.share_at(1, 0) == 8 &&
+              sharing_grid{2, 8}.share_at(2, 1) == 16);
+
+//! How a launch is cut: warps take equal shares of the pages of a layer, by what they cost.
+//! - Where there are few pages, only some warps of a CTA have one: each page more is then a large part of a
+//!   share, and each share more has to be merged.
+//! - Where all rows cost the same, a few CTAs may have none, so that no row goes beyond the CTAs that read it:
+//!   what several CTAs have read is merged last.
+//! (docs/performance.md)
 struct decode_grid {
   std::uint32_t ctas   = 0;
   std::uint32_t warps  = 0;  //!< of a CTA
@@ -85,28 +107,45 @@ struct decode_grid {
   static constexpr std::uint32_t few_warps = 8;  //!< of a CTA
   //! Of a warp: four pages. Less, in the mean, is few.
   static constexpr std::uint32_t few_cost = 4 * page_cost::plain;
+  //! One CTA of so many may be left without a share.
+  static constexpr std::uint32_t ctas_of_an_idle_one = 16;
+  //! Of a warp: 144 pages. From there on memory alone counts, and all CTAs read.
+  static constexpr std::uint32_t much_cost = 144 * page_cost::plain;
 
   [[nodiscard]] DIFFKV_HOST_DEVICE constexpr std::uint32_t num_warps() const noexcept
   {
     return ctas * warps;
   }
-  //! Warps of a CTA that have a share.
-  //! @param cost  of the pages of the layer
-  [[nodiscard]] DIFFKV_HOST_DEVICE constexpr std::uint32_t sharing_warps(
-    std::uint32_t cost) const noexcept
+  //! CTAs that share rows of equal cost.
+  //! @param rows  of the layer, those of one pass
+  [[nodiscard]] DIFFKV_HOST_DEVICE constexpr std::uint32_t ctas_for(
+    std::uint32_t rows) const noexcept
   {
-    return cost / few_cost < num_warps() ? detail::min_of(warps, few_warps) : warps;
+    std::uint32_t fit =
+      ctas;  // so many that each has some whole rows, or a row as many as the next
+    if (rows == 0) { return ctas; }
+    if (rows <= ctas) {
+      fit = ctas - ctas % rows;
+    } else {
+      std::uint32_t const of_cta = detail::ceil_div(rows, ctas);
+      fit                        = rows % of_cta == 0 ? rows / of_cta : ctas;
+    }
+    return ctas - fit <= ctas / ctas_of_an_idle_one ? fit : ctas;
   }
-  //! Share that warp `w` of the launch begins with; a warp without one begins with the next one's.
-  //! @param sharing  of sharing_warps
-  [[nodiscard]] DIFFKV_HOST_DEVICE constexpr std::uint32_t share_at(
-    std::uint32_t w, std::uint32_t sharing) const noexcept
+  //! @param cost     of the pages of the layer
+  //! @param aligned  ctas_for() if all rows of the layer cost the same, all passes of one together; else `ctas`
+  [[nodiscard]] DIFFKV_HOST_DEVICE constexpr sharing_grid sharing(
+    std::uint32_t cost, std::uint32_t aligned) const noexcept
   {
-    return w / warps * sharing + detail::min_of(w % warps, sharing);
+    bool const is_little = cost / few_cost < num_warps();
+    bool const is_much   = cost / much_cost >= num_warps();
+    return {is_much ? ctas : aligned, is_little ? detail::min_of(warps, few_warps) : warps};
   }
 };
-static_assert(decode_grid{2, 12}.share_at(9, 8) == 8 && decode_grid{2, 12}.share_at(12, 8) == 8 &&
-              decode_grid{2, 12}.share_at(24, 8) == 16);
+static_assert(decode_grid{132, 12}.ctas_for(8) == 128 && decode_grid{132, 12}.ctas_for(64) == 128 &&
+              decode_grid{132, 12}.ctas_for(1024) == 128 &&
+              decode_grid{132, 12}.ctas_for(1025) == 132 &&
+              decode_grid{132, 12}.ctas_for(40) == 132);
 
 //! The pages of a row, as one pass reads them: high ones, then low ones.
 struct row_cost {
@@ -226,11 +265,13 @@ enum class rows_catch_up : std::uint32_t { none, some, all };
 }
 
 //! Totals of one layer.
-struct alignas(16) planned_layer {
+struct alignas(32) planned_layer {
   std::uint32_t cost       = 0;  //!< of all pages
   std::uint32_t empty_rows = 0;  //!< rows of the launch without tokens
   std::uint32_t num_rows   = 0;  //!< of the launch: sequences * num_heads * passes
   rows_catch_up catch_up   = rows_catch_up::none;
+  sharing_grid sharing{};
+  std::uint32_t pad[2]{};
 };
 
 //! Handle of the plan of a step and of the scratch of its launches; in device memory. One launch at a
@@ -256,7 +297,7 @@ struct decode_workspace_ref {
   }
 };
 static_assert(sizeof(planned_row) == 16 && sizeof(warp_range) == 32 &&
-              sizeof(planned_sequence) == 32 && sizeof(planned_layer) == 16);
+              sizeof(planned_sequence) == 32 && sizeof(planned_layer) == 32);
 
 //! Of a decode workspace, in bytes.
 inline constexpr std::size_t workspace_alignment = 256;

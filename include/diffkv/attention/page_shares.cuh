@@ -28,57 +28,42 @@ struct divider {
   }
 };
 
-//! A grid, and the divisions that sharing pages takes.
-struct shared_grid : decode_grid {
-  divider of_cta;     //!< by its warps
-  divider of_launch;  //!< by its warps
-  divider of_few;     //!< by those of a launch of which only few_warps a CTA have a share
-
-  [[nodiscard]] static shared_grid of(decode_grid const& grid) noexcept
-  {
-    return {grid, divider::by(grid.warps), divider::by(grid.num_warps()),
-            divider::by(grid.ctas * min_of(grid.warps, few_warps))};
-  }
-};
-
-//! How the cost of the pages of a layer is shared by the warps of a launch: share_begin and share_of
-//! without divisions.
+//! How the cost of the pages of a layer is shared by the warps of a launch: share_begin and share_of in 32
+//! bits, wherever these hold the products.
 struct page_shares {
-  divider shares;         //!< so many there are
-  std::uint32_t sharing;  //!< warps of a CTA that have one
-  std::uint32_t total;    //!< cost of the layer's pages
-  std::uint32_t each;     //!< total / shares
-  std::uint32_t rest;     //!< what is left
+  sharing_grid sharing;
+  std::uint32_t total;  //!< cost of the layer's pages
+  std::uint32_t each;   //!< of a share
+  std::uint32_t rest;   //!< what is left
 
-  __device__ page_shares(shared_grid const& grid, std::uint32_t cost) noexcept
-    : sharing{grid.sharing_warps(cost)}, total{cost}
+  //! @pre most_warps shares at most, and at least one
+  [[nodiscard]] static __device__ page_shares of(sharing_grid const& who,
+                                                 std::uint32_t cost) noexcept
   {
-    shares = sharing < grid.warps ? grid.of_few : grid.of_launch;
-    each   = shares.quotient(cost);
-    rest   = cost - each * shares.divisor;
+    std::uint32_t const each = cost / who.num_shares();
+    return {who, cost, each, cost - each * who.num_shares()};
   }
-  //! @pre at most most_warps shares
   [[nodiscard]] __device__ std::uint32_t begin_of(std::uint32_t share) const noexcept
   {
-    return share * each + shares.quotient(share * rest);
+    return share * each + share * rest / sharing.num_shares();
   }
   //! Of warp `w` of a CTA.
   [[nodiscard]] __device__ std::uint32_t begin_of_warp(std::uint32_t cta,
                                                        std::uint32_t w) const noexcept
   {
-    return begin_of(cta * sharing + min_of(w, sharing));
+    return begin_of(sharing.share_at(cta, w));
   }
   [[nodiscard]] __device__ std::uint32_t begin_of_cta(std::uint32_t c) const noexcept
   {
-    return begin_of(c * sharing);
+    return begin_of(c * sharing.warps);
   }
   //! CTA that has the page whose last unit of cost is `at`. In 64 bits only where 32 do not hold the
   //! product: slow, and seldom needed.
   [[nodiscard]] __device__ std::uint32_t cta_of(std::uint32_t at) const noexcept
   {
-    std::uint32_t const n = shares.divisor;
-    return each < 0xFFFF'FFFFu / n / n ? ((at + 1) * n - 1) / (total * sharing)
-                                       : share_of(total, at, n) / sharing;
+    std::uint32_t const n = sharing.num_shares();
+    return each < 0xFFFF'FFFFu / n / n ? ((at + 1) * n - 1) / (total * sharing.warps)
+                                       : share_of(total, at, n) / sharing.warps;
   }
   //! Whether each CTA has one of the pages of a row that goes through it, or more.
   [[nodiscard]] __device__ bool exceed(row_cost const& cost) const noexcept

@@ -160,58 +160,99 @@ struct merged_head {
   float max = row_accumulator<Traits>::lowest_reference;
   float sum = 0.0f;
 
-  //! Adds head h of up to 32 parts, in their order.
-  //! @param which    bit i: part i is there
-  //! @param count    parts, those that are not there included
-  //! @param part(i)  the i-th part
+  //! Adds head h of up to 32 parts, in the order of the lanes.
+  //! @param mine   part of the lane, if it has one
+  //! @param which  bit i: lane i has one
   //! @threads one warp
-  template <class PartAt>
-  __device__ void add(int h, unsigned which, int count, PartAt const& part, int lane) noexcept
+  __device__ void add(int h, partial_row<Traits> const& mine, unsigned which, int lane) noexcept
   {
     constexpr unsigned all = 0xFFFF'FFFFu;
+    constexpr int at_once  = 4;  // on their way
     float2 const state     = (which >> lane & 1u) != 0
-                               ? part(lane).state(h)
+                               ? mine.state(h)
                                : float2{row_accumulator<Traits>::lowest_reference, 0.0f};
-    float const before     = max;
-    max                    = fmaxf(before, max_over_warp(state.x));
-    float const factor     = fast_exp2(before - max);
-    float const weight     = fast_exp2(state.x - max);
-    sum                    = fmaf(sum, factor, sum_over_warp(weight * state.y));
+    float weight           = 0.0f;
+    int const count        = 32 - __clz(static_cast<int>(which));
+#pragma unroll 1
+    for (int first = 0; first < count; first += at_once) {
+      float4 x[at_once][out.quads_per_lane];
 #pragma unroll
-    for (int q = 0; q < out.quads_per_lane; ++q) {
+      for (int i = 0; i < at_once; ++i) {
+        partial_row<Traits> const part{reinterpret_cast<float*>(
+          __shfl_sync(all, reinterpret_cast<unsigned long long>(mine.at), first + i))};
+        bool const is_there = (which >> first >> i & 1u) != 0;
 #pragma unroll
-      for (int e = 0; e < 4; ++e) { out.x[q][e] *= factor; }
-    }
-#pragma unroll 4
-    for (int i = 0; i < count; ++i) {
-      float const w = __shfl_sync(all, weight, i);
-      if ((which >> i & 1u) == 0) { continue; }
-      float const* const from = part(i).out(h);
+        for (int q = 0; q < out.quads_per_lane; ++q) {
+          x[i][q] = float4{};
+          if (is_there && out.has(lane, q)) {
+            x[i][q] = *reinterpret_cast<float4 const*>(part.out(h) + 4 * out.quad(lane, q));
+          }
+        }
+      }
+      if (first == 0) {  // while the first sums are on their way
+        float const before = max;
+        max                = fmaxf(before, max_over_warp(state.x));
+        float const factor = fast_exp2(before - max);
+        weight             = fast_exp2(state.x - max);
+        sum                = fmaf(sum, factor, sum_over_warp(weight * state.y));
 #pragma unroll
-      for (int q = 0; q < out.quads_per_lane; ++q) {
-        if (!out.has(lane, q)) { continue; }
-        float4 const x = *reinterpret_cast<float4 const*>(from + 4 * out.quad(lane, q));
-        out.x[q][0]    = fmaf(w, x.x, out.x[q][0]);
-        out.x[q][1]    = fmaf(w, x.y, out.x[q][1]);
-        out.x[q][2]    = fmaf(w, x.z, out.x[q][2]);
-        out.x[q][3]    = fmaf(w, x.w, out.x[q][3]);
+        for (int q = 0; q < out.quads_per_lane; ++q) {
+#pragma unroll
+          for (int e = 0; e < 4; ++e) { out.x[q][e] *= factor; }
+        }
+      }
+#pragma unroll
+      for (int i = 0; i < at_once; ++i) {
+        float const w = __shfl_sync(all, weight, first + i);
+#pragma unroll
+        for (int q = 0; q < out.quads_per_lane; ++q) {
+          out.x[q][0] = fmaf(w, x[i][q].x, out.x[q][0]);
+          out.x[q][1] = fmaf(w, x[i][q].y, out.x[q][1]);
+          out.x[q][2] = fmaf(w, x[i][q].z, out.x[q][2]);
+          out.x[q][3] = fmaf(w, x[i][q].w, out.x[q][3]);
+        }
       }
     }
   }
 };
 
+//! One head of a row over some of its parts, for those who have the others.
+//! @param to      in device memory
+//! @param offset  of use in lane 0
+//! @threads one warp
+template <class Traits>
+__device__ void store_merged_part(partial_row<Traits> const& to, int h,
+                                  merged_head<Traits> const& merged, float offset,
+                                  int lane) noexcept
+{
+  auto const& v = merged.out;
+#pragma unroll
+  for (int q = 0; q < v.quads_per_lane; ++q) {
+    if (!v.has(lane, q)) { continue; }
+    // Assigned, it would be four stores.
+    __stcg(reinterpret_cast<float4*>(to.out(h) + 4 * v.quad(lane, q)),
+           float4{v.x[q][0], v.x[q][1], v.x[q][2], v.x[q][3]});
+  }
+  if (lane == 0) {
+    to.state(h) = float2{merged.max, merged.sum};
+    if constexpr (Traits::centred) { to.offset(h) = offset; }
+  }
+}
+
 //! The candidate (tier, place) = (lane / places, lane mod places) over up to 32 parts.
-//! @param which, count, part  as merged_head::add
+//! @param mine, which  as merged_head::add
 //! @threads one warp; of use in the first 2 * places lanes
-template <class Traits, class PartAt>
-__device__ void add_candidates(candidate& best, unsigned which, int count, PartAt const& part,
+template <class Traits>
+__device__ void add_candidates(candidate& best, partial_row<Traits> const& mine, unsigned which,
                                int lane) noexcept
 {
-  if (lane >= num_stored_tiers * Traits::candidate_places) { return; }
+  int const count = 32 - __clz(static_cast<int>(which));
 #pragma unroll 1
   for (int i = 0; i < count; ++i) {
-    if ((which >> i & 1u) == 0) { continue; }
-    candidate const c = part(i).candidates()[lane];
+    partial_row<Traits> const part{reinterpret_cast<float*>(
+      __shfl_sync(0xFFFF'FFFFu, reinterpret_cast<unsigned long long>(mine.at), i))};
+    if ((which >> i & 1u) == 0 || lane >= num_stored_tiers * Traits::candidate_places) { continue; }
+    candidate const c = part.candidates()[lane];
     if (c.before(best)) { best = c; }
   }
 }

@@ -116,13 +116,13 @@ struct decode_place {
   return 31 - __clz(static_cast<int>(mask));
 }
 
-//! Merges the rows of which a CTA has several parts, or not all.
+//! Merges the rows of which a CTA has several parts, or not all. A warp takes one head of a row at a time, by
+//! the same code for parts of the CTA's warps and for parts of CTAs: the second time it is at hand.
 template <class Traits, class T, class Out>
 struct row_merge {
-  using params = decode_params<Traits, T, Out>;
-  using target = row_target<Traits, T, Out>;
-  //! What a warp takes at a time: a head. Candidates go with the last one.
-  static constexpr std::uint32_t units = Traits::heads;
+  using params                         = decode_params<Traits, T, Out>;
+  using target                         = row_target<Traits, T, Out>;
+  static constexpr std::uint32_t heads = Traits::heads;
 
   params const& p;
   decode_place<Traits> place;
@@ -130,8 +130,8 @@ struct row_merge {
 
   //! Which of the parts of the CTA there are, and where rows begin among them.
   struct part_masks {
-    unsigned present;
-    unsigned firsts;
+    unsigned present = 0;
+    unsigned firsts  = 0;
   };
   [[nodiscard]] __device__ part_masks find_parts() const noexcept
   {
@@ -146,151 +146,146 @@ struct row_merge {
     return {present, __ballot_sync(all, is_first)};
   }
 
+  //! Parts of a row, merged at a time.
+  struct parts_of_row {
+    row_part const* row;  //!< the first one of the CTA
+    std::uint32_t first;  //!< slot in the CTA, or CTA
+    std::uint32_t end;    //!< behind the last one
+    bool is_whole;        //!< there are no others
+    bool begins;          //!< the row begins in the CTA
+  };
+
+  //! All rows.
+  //! @param totals  of the launch
+  //! @threads the CTA; each warp has left its parts
+  __device__ void run(planned_layer const& totals) const
+  {
+    __syncwarp();
+    __syncthreads();
+    part_masks const parts = find_parts();
+    if (parts.present == 0) { return; }
+    row_part const* const of_cta = place.cta->parts;
+    // Of the rows that go beyond the CTA. One that passes through has begun before.
+    int const first   = lowest_bit(parts.present);
+    int const last    = highest_bit(parts.firsts);
+    bool const comes  = (of_cta[first].flags & part_flag::begins) == 0;
+    bool const leaves = (of_cta[last].flags & part_flag::begins) != 0 &&
+                        (of_cta[highest_bit(parts.present)].flags & part_flag::ends) == 0;
+    auto const shares = page_shares::of(totals.sharing, totals.cost);
+    // The last warp has the least to merge.
+    if (place.warp == place.warps - 1 && lane < 2) {
+      bool const exists       = lane == 0 ? comes : leaves;
+      place.cta->beyond[lane] = exists ? ctas_of(lane == 0 ? first : last, shares) : row_of_ctas{};
+    }
+    std::uint32_t units = static_cast<std::uint32_t>(__popc(parts.firsts)) * heads;
+#pragma unroll 1
+    for (bool of_ctas = false;; of_ctas = true) {
+      unsigned firsts   = parts.firsts;
+      std::uint32_t row = 0;  // whose first part is the lowest bit of `firsts`
+#pragma unroll 1
+      for (std::uint32_t u = place.warp; u < units; u += place.warps) {
+        std::uint32_t const wanted = u / heads;
+        parts_of_row of{};
+        row_of_ctas const& beyond = place.cta->beyond[of_ctas ? wanted : 0];
+        if (of_ctas) {
+          if (beyond.is_complete == 0) { continue; }
+          of = {of_cta + (wanted == 0 ? first : last), beyond.first_cta, beyond.last_cta + 1, true,
+                false};
+        } else {
+#pragma unroll 1
+          for (; row < wanted; ++row) { firsts &= firsts - 1; }
+          of = parts_in_cta(parts, firsts);
+        }
+        merge(of, static_cast<int>(u - wanted * heads), parts, of_ctas ? &beyond : nullptr, shares);
+      }
+      if (of_ctas || (!comes && !leaves)) { return; }
+      __syncthreads();  // what is passed on is written
+      if (threadIdx.x < 2) { arrive(place.cta->beyond[threadIdx.x]); }
+      __syncthreads();
+      units = 2 * heads;
+    }
+  }
+
+ private:
+  //! @param firsts  of part_masks, from the row on
+  [[nodiscard]] __device__ parts_of_row parts_in_cta(part_masks const& parts,
+                                                     unsigned firsts) const noexcept
+  {
+    int const first     = lowest_bit(firsts);
+    unsigned const next = firsts & (firsts - 1);
+    unsigned const of   = next == 0 ? ~0u : (1u << lowest_bit(next)) - 1u;
+    int const last      = highest_bit(parts.present & of);
+    row_part const* row = place.cta->parts + first;
+    bool const begins   = (row->flags & part_flag::begins) != 0;
+    bool const ends     = (place.cta->parts[last].flags & part_flag::ends) != 0;
+    return {row, static_cast<std::uint32_t>(first), static_cast<std::uint32_t>(last) + 1,
+            begins && ends, begins};
+  }
   //! What CTA c leaves of a row: of the one that begins in it, or of one that began before.
   [[nodiscard]] __device__ partial_row<Traits> part_of_cta(std::uint32_t c,
                                                            bool begins) const noexcept
   {
     return {p.partials + (std::size_t{2} * c + (begins ? 1 : 0)) * Traits::part_floats};
   }
-
-  //! One unit of a row, over its parts in the CTA: into its result, or for other CTAs.
-  //! @param first         its first part
-  //! @param which, count  of its parts from there on; see merged_head::add
-  __device__ void merge_in_cta(int first, unsigned which, int count, int unit) const noexcept
+  [[nodiscard]] __device__ partial_row<Traits> part_of_warp(std::uint32_t slot) const noexcept
   {
-    auto const part_at = [&](int i) {
-      auto const slot = static_cast<std::uint32_t>(first + i);
-      return slot % 2 == 0 ? place.first_part(slot / 2) : place.last_part(slot / 2);
-    };
-    row_part const& begin        = place.cta->parts[first];
-    row_part const& end          = place.cta->parts[first + count - 1];
-    bool const begins            = (begin.flags & part_flag::begins) != 0;
-    bool const is_whole          = begins && (end.flags & part_flag::ends) != 0;
-    partial_row<Traits> const to = part_of_cta(blockIdx.x, begins);
-    if (has_candidates(begin, unit)) {
-      candidate best{};
-      add_candidates<Traits>(best, which, count, part_at, lane);
-      if (is_whole) {
-        store_candidates(begin, best);
-      } else if (lane < num_stored_tiers * Traits::candidate_places) {
-        to.candidates()[lane] = best;
-      }
-    }
-    merged_head<Traits> merged{};
-    merged.add(unit, which, count, part_at, lane);
-    float const offset = Traits::centred ? part_at(0).offset(unit) : 0.0f;
-    if (is_whole) {
-      store_head(begin, unit, merged, offset);
-      return;
-    }
-    auto const& v = merged.out;
-#pragma unroll
-    for (int q = 0; q < v.quads_per_lane; ++q) {
-      if (!v.has(lane, q)) { continue; }
-      *reinterpret_cast<float4*>(to.out(unit) + 4 * v.quad(lane, q)) =
-        float4{v.x[q][0], v.x[q][1], v.x[q][2], v.x[q][3]};
-    }
-    if (lane == 0) {
-      to.state(unit) = float2{merged.max, merged.sum};
-      if constexpr (Traits::centred) { to.offset(unit) = offset; }
-    }
+    return slot % 2 == 0 ? place.first_part(slot / 2) : place.last_part(slot / 2);
   }
 
-  //! One unit of a row, over its parts in several CTAs.
-  __device__ void merge_ctas(row_part const& row, page_shares const& shares,
-                             row_of_ctas const& ctas, int unit) const noexcept
+  //! A head of a row, over its parts: into its result, or for other CTAs.
+  //! @param ctas  null: parts of the CTA
+  __device__ void merge(parts_of_row const& of, int h, part_masks const& parts,
+                        row_of_ctas const* ctas, page_shares const& shares) const noexcept
   {
-    std::uint32_t const first_cta = ctas.first_cta;
-    std::uint32_t const last_cta  = ctas.last_cta;
+    bool const has_candidates =
+      Traits::has_scores && h + 1 == Traits::heads && (of.row->flags & row_flag::catches_up) != 0;
     merged_head<Traits> merged{};
     candidate best{};
-    bool const catches_up = has_candidates(row, unit);
+    float offset = 0.0f;  // in lane 0
 #pragma unroll 1
-    for (std::uint32_t begin = first_cta; begin <= last_cta; begin += 32) {
-      std::uint32_t const mine = begin + static_cast<std::uint32_t>(lane);
-      bool const has_part =
-        mine <= last_cta && has_part_of(row.template cost<Traits>(), ctas, shares, mine);
-      unsigned const which = __ballot_sync(0xFFFF'FFFFu, has_part);
-      int const count      = static_cast<int>(min_of(last_cta - begin + 1, 32u));
-      auto const part_at   = [&](int i) {
-        std::uint32_t const c = begin + static_cast<std::uint32_t>(i);
-        return part_of_cta(c, c == first_cta);
-      };
-      if constexpr (Traits::has_scores) {
-        if (catches_up) { add_candidates<Traits>(best, which, count, part_at, lane); }
+    for (std::uint32_t begin = of.first; begin < of.end; begin += 32) {
+      std::uint32_t const i = begin + static_cast<std::uint32_t>(lane);
+      bool is_there         = i < of.end;
+      partial_row<Traits> mine{};
+      if (ctas != nullptr) {
+        is_there = is_there && has_part_of(of.row->template cost<Traits>(), *ctas, shares, i);
+        mine     = part_of_cta(i, i == of.first);
+      } else {
+        is_there = is_there && (parts.present >> i & 1u) != 0;
+        mine     = part_of_warp(i);
       }
-      merged.add(unit, which, count, part_at, lane);
+      unsigned const which = __ballot_sync(0xFFFF'FFFFu, is_there);
+      if constexpr (Traits::has_scores) {
+        if (has_candidates) { add_candidates<Traits>(best, mine, which, lane); }
+      }
+      if constexpr (Traits::centred) {
+        if (begin == of.first && lane == 0) { offset = mine.offset(h); }
+      }
+      merged.add(h, mine, which, lane);
     }
-    if (catches_up) { store_candidates(row, best); }
-    store_head(row, unit, merged,
-               Traits::centred ? part_of_cta(first_cta, true).offset(unit) : 0.0f);
-  }
-
-  //! All rows.
-  //! @threads the CTA; each warp has left its parts
-  __device__ void run(std::uint32_t cost) const
-  {
-    __syncwarp();
-    __syncthreads();
-    part_masks const parts = find_parts();
-    if (parts.present == 0) { return; }
-    // Of the rows that go beyond the CTA. One that passes through has begun before.
-    row_part const& first = place.cta->parts[lowest_bit(parts.present)];
-    row_part const& last  = place.cta->parts[highest_bit(parts.firsts)];
-    row_part const& end   = place.cta->parts[highest_bit(parts.present)];
-    bool const comes      = (first.flags & part_flag::begins) == 0;
-    bool const leaves = (last.flags & part_flag::begins) != 0 && (end.flags & part_flag::ends) == 0;
-    page_shares const shares{p.grid, cost};
-    // The last warp has the least to merge.
-    if (place.warp == place.warps - 1 && lane < 2) {
-      bool const exists       = lane == 0 ? comes : leaves;
-      place.cta->beyond[lane] = exists ? ctas_of(lane == 0 ? first : last, shares) : row_of_ctas{};
-    }
-    merge_rows_of_cta(parts);
-    if (!comes && !leaves) { return; }
-    __syncthreads();  // what is passed on is written
-    if (threadIdx.x < 2) { arrive(place.cta->beyond[threadIdx.x]); }
-    __syncthreads();
-#pragma unroll 1
-    for (std::uint32_t u = place.warp; u < 2 * units; u += place.warps) {
-      bool const of_last = u >= units;
-      if (place.cta->beyond[of_last ? 1 : 0].is_complete == 0) { continue; }
-      merge_ctas(of_last ? last : first, shares, place.cta->beyond[of_last ? 1 : 0],
-                 static_cast<int>(of_last ? u - units : u));
+    if (of.is_whole) {
+      target const to{p, of.row->index};
+      if constexpr (Traits::has_scores) {
+        if (has_candidates) { store_scores(to, best, lane); }
+      }
+      store_merged_head(to, h, merged, offset, of.row->kept, lane);
+    } else {
+      partial_row<Traits> const to = part_of_cta(blockIdx.x, of.begins);
+      if constexpr (Traits::has_scores) {
+        if (has_candidates && lane < num_stored_tiers * Traits::candidate_places) {
+          to.candidates()[lane] = best;
+        }
+      }
+      store_merged_part(to, h, merged, offset, lane);
     }
   }
 
- private:
-  //! Whether candidates are merged together with a head.
-  [[nodiscard]] static __device__ bool has_candidates(row_part const& row, int unit) noexcept
+  //! @param slot  the row's first part in this CTA
+  [[nodiscard]] __device__ row_of_ctas ctas_of(int slot, page_shares const& shares) const noexcept
   {
-    return Traits::has_scores && unit + 1 == Traits::heads &&
-           (row.flags & row_flag::catches_up) != 0;
-  }
-
-  //! The parts of each row within the CTA.
-  __device__ void merge_rows_of_cta(part_masks const& parts) const noexcept
-  {
-    auto const num_units = static_cast<std::uint32_t>(__popc(parts.firsts)) * units;
-    unsigned left        = parts.firsts;
-    std::uint32_t row    = 0;  // whose first part is the lowest bit of `left`
-#pragma unroll 1
-    for (std::uint32_t u = place.warp; u < num_units; u += place.warps) {
-      for (; row < u / units; ++row) { left &= left - 1; }
-      unsigned const next     = left & (left - 1);
-      unsigned const in_front = next == 0 ? ~0u : (1u << lowest_bit(next)) - 1u;
-      int const first         = lowest_bit(left);
-      unsigned const of_row   = (parts.present & in_front) >> first;
-      merge_in_cta(first, of_row, highest_bit(of_row) + 1, static_cast<int>(u - row * units));
-    }
-  }
-
-  //! @param part  the row's first part in this CTA
-  [[nodiscard]] __device__ row_of_ctas ctas_of(row_part const& part,
-                                               page_shares const& shares) const noexcept
-  {
-    auto const slot               = static_cast<std::uint32_t>(&part - place.cta->parts);
-    std::uint32_t const begin     = shares.begin_of_warp(blockIdx.x, slot / 2) + part.begin;
+    row_part const& part = place.cta->parts[slot];
+    std::uint32_t const begin =
+      shares.begin_of_warp(blockIdx.x, static_cast<std::uint32_t>(slot) / 2) + part.begin;
     row_cost const cost           = part.template cost<Traits>();
     std::uint32_t const first_cta = shares.cta_of(begin + cost.begin_of(1) - 1);
     std::uint32_t const last_cta  = shares.cta_of(begin + cost.total() - 1);
@@ -325,16 +320,6 @@ struct row_merge {
       arrivals.store(0, cuda::memory_order_relaxed);
       row.is_complete = 1;
     }
-  }
-
-  __device__ void store_head(row_part const& row, int h, merged_head<Traits>& merged,
-                             float offset) const noexcept
-  {
-    store_merged_head(target{p, row.index}, h, merged, offset, row.kept, lane);
-  }
-  __device__ void store_candidates(row_part const& row, candidate const& c) const noexcept
-  {
-    if constexpr (Traits::has_scores) { store_scores(target{p, row.index}, c, lane); }
   }
 };
 

@@ -10,6 +10,9 @@
 #include <diffkv/attention/partial_row.cuh>
 #include <diffkv/core/vectors.hpp>
 
+#include <cstring>  // memcpy
+#include <type_traits>
+
 namespace diffkv::detail {
 
 template <class Traits, class T, class Out>
@@ -24,7 +27,7 @@ struct decode_params {
   vectors<T> query;
   float const* key_offsets;  //!< [num_heads, head_dim] of the layer, or null
   attention_options options;
-  shared_grid grid;
+  std::uint32_t num_warps;  //!< of the launch
   std::uint32_t layer;
   divider num_heads;
   bool whole_queries;  //!< may be read 16 bytes at a time
@@ -122,19 +125,21 @@ struct row_target {
 template <class Out>
 __device__ void store_quad(Out* to, bool whole, float a, float b, float c, float d) noexcept
 {
-  struct alignas(4 * sizeof(Out)) quad {
-    Out element[4];
-  };
-  quad q;
-  from_f32(a, q.element[0]);
-  from_f32(b, q.element[1]);
-  from_f32(c, q.element[2]);
-  from_f32(d, q.element[3]);
+  using word = std::conditional_t<sizeof(Out) == 2, uint2, uint4>;
+  static_assert(sizeof(word) == 4 * sizeof(Out));
+  Out quad[4];
+  from_f32(a, quad[0]);
+  from_f32(b, quad[1]);
+  from_f32(c, quad[2]);
+  from_f32(d, quad[3]);
   if (whole) {
-    *reinterpret_cast<quad*>(to) = q;
+    // Assigned, it would be four stores, like those below.
+    word bits;
+    std::memcpy(&bits, quad, sizeof bits);
+    __stcg(reinterpret_cast<word*>(to), bits);
   } else {
 #pragma unroll
-    for (int e = 0; e < 4; ++e) { to[e] = q.element[e]; }
+    for (int e = 0; e < 4; ++e) { to[e] = quad[e]; }
   }
 }
 
@@ -177,6 +182,7 @@ __device__ void store_whole_row(row_target<Traits, T, Out> const& target,
 }
 
 //! One head of a row that was merged.
+//! @param offset  of use in lane 0
 //! @threads one warp
 template <class Traits, class T, class Out>
 __device__ void store_merged_head(row_target<Traits, T, Out> const& target, int h,

@@ -81,7 +81,7 @@ struct planned_page {
 //! Plans the decode attention of some layers. A row is read `passes` times; its launch rows follow
 //! each other, (sequence * num_heads + head) * passes + pass, each with its high pages, then its low
 //! ones. All of these pages of a layer, one after the other, are cut into shares of equal cost
-//! (page_cost), one for each warp that has one (decode_grid::sharing_warps).
+//! (page_cost), one for each warp that has one (decode_grid::sharing).
 //! Sequences behind the batch's size get no rows; what the workspace holds of them is left alone.
 //! @param layers  within those of the workspace; its other layers keep their plans
 //! @param work    arrays in host memory
@@ -101,10 +101,13 @@ inline void plan_decode(cache_ref const& cache, batch_ref const& batch, layer_ra
     planned_layer total;
     std::uint32_t index = 0;
     bool some_do = false, some_do_not = false;  // catch up
+    bool alike            = true;               // rows cost the same, all passes together
+    std::uint32_t of_last = 0;                  // cost of the row before
     for (std::uint32_t r = 0; r < batch.size() * cache.shape.num_heads; ++r) {
       row_place const place     = row_place::of(cache, batch, {layer, 1}, r);
       sequences[place.sequence] = detail::plan_sequence(cache, place.slot, layer);
       planned_row const row     = detail::plan_row(cache, place);
+      std::uint32_t const begin = total.cost;
       for (std::uint32_t pass = 0; pass < work.grid.passes; ++pass, ++index) {
         bool const catches_up = row.catches_up != 0 && pass == 0;
         row_cost const cost   = detail::cost_of(cache, row, catches_up);
@@ -117,13 +120,17 @@ inline void plan_decode(cache_ref const& cache, batch_ref const& batch, layer_ra
         }
         total.cost += cost.total();
       }
+      alike   = alike && (r == 0 || total.cost - begin == of_last);
+      of_last = total.cost - begin;
     }
-    total.num_rows              = index;
-    total.catch_up              = rows_of_kinds(some_do, some_do_not);
-    work.totals[l]              = total;
-    std::uint32_t const sharing = work.grid.sharing_warps(total.cost);
-    auto const begin_of         = [&](std::uint32_t w) {
-      return share_begin(total.cost, work.grid.share_at(w, sharing), work.grid.ctas * sharing);
+    total.num_rows = index;
+    total.catch_up = rows_of_kinds(some_do, some_do_not);
+    total.sharing  = work.grid.sharing(
+       total.cost, alike ? work.grid.ctas_for(index / work.grid.passes) : work.grid.ctas);
+    work.totals[l]      = total;
+    auto const begin_of = [&](std::uint32_t w) {
+      std::uint32_t const share = total.sharing.share_at(w / work.grid.warps, w % work.grid.warps);
+      return share_begin(total.cost, share, total.sharing.num_shares());
     };
     std::vector<std::uint32_t> begins;  // page that a warp begins with
     for (std::uint32_t w = 0, page = 0; w <= num_warps; ++w) {
