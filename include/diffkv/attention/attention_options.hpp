@@ -4,7 +4,7 @@
 
 //! @file
 //! How attention is computed: the options of decode and prompt attention.
-//! Read before this: attention/score_update.hpp.  Read next: attention/decode_workspace.hpp.
+//! Read before this: attention/score_update.hpp.  Read next: attention/decode_grid.hpp.
 #include <diffkv/quant/lag_rounding.hpp>  // what exact_lagged_queries overrides
 
 #include <cstdint>

@@ -171,8 +171,8 @@ template <class Config, class Variant>
 //! @param options    `splits` is not read, the plan splits; `exact_lagged_queries` must be the variant's,
 //!                   and the cache's where all its keys are codes
 //! @param work       the plan of this step; one launch at a time
-//! @param query      [batch, num_q_heads, head_dim], rotary embedding applied, not conditioned; device memory,
-//!                   read faster where address and strides are multiples of 16 bytes
+//! @param query      [batch, num_q_heads, head_dim], rotary embedding applied, not conditioned; device
+//!                   memory, read faster where address and strides are multiples of 16 bytes
 //! @param out        [batch, num_q_heads, head_dim], device memory; 0 for a row without tokens
 //! @param lse        [batch, num_q_heads] f32 natural logarithm, device memory, or null; -inf for a row
 //!                   without tokens
