@@ -63,11 +63,13 @@ sanitizer="$(command -v compute-sanitizer || true)"
 for place in /usr/local/cuda/bin /usr/local/cuda/compute-sanitizer; do
   [ -n "$sanitizer" ] || [ ! -x "$place/compute-sanitizer" ] || sanitizer="$place/compute-sanitizer"
 done
+# has_tests PROGRAM TESTS
+has_tests() { ! "$1" --list-tests "$2" 2>/dev/null | grep -q '^0 matching'; }
+
 # sanitize TOOL PROGRAM TESTS OPTION...
 sanitize() {
   local tool="$1" binary="$2" tests="$3" status=0 errors
   shift 3
-  if "$binary" --list-tests "$tests" 2>/dev/null | grep -q '^0 matching'; then return 0; fi
   # Tests provoke errors of calls on purpose; what kernels do is looked at.
   "$sanitizer" --tool "$tool" "$@" --report-api-errors no --print-limit 10 --error-exitcode 9 \
     "$binary" "$tests" 2>&1 | tee "$log" || status=1
@@ -89,14 +91,19 @@ for tool in "${tools[@]}"; do
   for binary in "${binaries[@]}"; do
     [[ "$binary" == *device_tests ]] || continue
     looked_at=1
-    # Warps of attention have barriers each, more in a launch than synccheck keeps track of by itself; and for
-    # more it takes memory with every launch, of which other tests have many.
-    if [ "$tool" = synccheck ]; then
-      sanitize "$tool" "$binary" "$tests[attention]" --num-cuda-barriers 2048
-      sanitize "$tool" "$binary" "$tests~[attention]"
-    else
-      sanitize "$tool" "$binary" "$tests"
+    if ! has_tests "$binary" "$tests"; then
+      summary+="; $tool: $binary has no tests $tests" failed=1
+      continue
     fi
+    # Warps of attention have barriers each, more in a launch than synccheck keeps track of by itself; and
+    # for more it takes memory with every launch, of which other tests have many.
+    rest="$tests"
+    if [ "$tool" = synccheck ] && has_tests "$binary" "$tests[attention]"; then
+      sanitize "$tool" "$binary" "$tests[attention]" --num-cuda-barriers 2048
+      rest="$tests~[attention]"
+      has_tests "$binary" "$rest" || continue
+    fi
+    sanitize "$tool" "$binary" "$rest"
   done
   [ "$looked_at" -eq 1 ] || summary+="; $tool: no program whose name ends in device_tests"
 done

@@ -231,6 +231,30 @@ TEST_CASE("decode_plan: a captured plan serves other lengths and other batches",
   }
 }
 
+TEST_CASE("decode_plan: a captured plan of many rows is not bound by one of few that came after it",
+          "[attention]")
+{
+  constexpr decode_grid grid{132, 8};
+  plan_twin<mixed_config> many{{{384, 1, 8, 100, 4}, 384, 384, {0, 1}, {0, 1}, grid}, 3};
+  plan_twin<mixed_config> few{{{1, 1, 1, 100, 4}, 1, 1, {0, 1}, {0, 1}, grid}, 4};
+  test::device_stream stream;
+  cudaGraph_t graph      = nullptr;
+  cudaGraphExec_t replay = nullptr;
+  check(cudaStreamBeginCapture(stream.get(), cudaStreamCaptureModeThreadLocal), "capture");
+  many.plan_on_device(stream.get());
+  check(cudaStreamEndCapture(stream.get(), &graph), "capture");
+  few.plan_on_device(stream.get());
+  check(cudaGraphInstantiate(&replay, graph, 0), "instantiate");
+  check(cudaGraphLaunch(replay, stream.get()), "replay");
+  stream.wait();
+  many.plan_on_host();
+  few.plan_on_host();
+  CHECK(many.difference() == -1);
+  CHECK(few.difference() == -1);
+  cudaGraphExecDestroy(replay);
+  cudaGraphDestroy(graph);
+}
+
 TEST_CASE("decode_plan: wrong handles are refused before anything is launched", "[attention]")
 {
   using test::contains;

@@ -6,6 +6,7 @@
 #include <diffkv/host/decode_plan.hpp>
 
 #include <numeric>
+#include <utility>  // pair
 
 #include "support/catch.hpp"
 #include "support/plan_case.hpp"
@@ -140,13 +141,15 @@ TEST_CASE("decode_plan: rows of equal cost begin and end with a CTA, and some CT
        {equal_rows{1, 8, 300, 128}, equal_rows{8, 8, 300, 128}, equal_rows{32, 8, 300, 128},
         equal_rows{128, 8, 33, 128}, equal_rows{131, 1, 300, 131}, equal_rows{1, 120, 300, 132},
         equal_rows{5, 8, 300, 132}, equal_rows{1, 133, 300, 132},
-        equal_rows{1, 8, 132 * 12 * 16 * 18 + 1, 132}}) {
-    for (std::uint32_t const passes : {1u, 3u}) {
-      CAPTURE(rows.slots, rows.heads, rows.high, passes);
+        // 144 pages for each of 1,584 warps, one page less, and one more.
+        equal_rows{1, 8, 16 * 28'511, 128}, equal_rows{1, 8, 16 * 28'513, 128}}) {
+    for (auto const& [passes, score_every] :
+         {std::pair{1u, 0}, std::pair{3u, 0}, std::pair{1u, 1}, std::pair{3u, 1}}) {
+      CAPTURE(rows.slots, rows.heads, rows.high, passes, score_every);
       decode_grid const grid{132, 12, passes};
       auto const longest = static_cast<std::int32_t>(rows.high);
       test::host_cache cache{
-        test::plan_parts({rows.slots, 1, rows.heads, longest, 0}, small_tiers())};
+        test::plan_parts({rows.slots, 1, rows.heads, longest, score_every}, small_tiers())};
       test::random r{5};
       test::fill_rows(cache.ref(), r, 4);
       test::make_rows_equal(cache.ref(), {rows.high, 0});
@@ -155,12 +158,17 @@ TEST_CASE("decode_plan: rows of equal cost begin and end with a CTA, and some CT
       test::host_workspace const memory{cache.shape(), rows.slots, {0, 1}, grid};
       decode_workspace_ref const& work = memory.ref();
       host::plan_decode(cache.ref(), batch, {0, 1}, work);
-      sharing_grid const& sharing = work.totals[0].sharing;
+      CHECK(work.totals[0].catch_up == (score_every == 0 ? rows_catch_up::none
+                                        : passes == 1    ? rows_catch_up::all
+                                                         : rows_catch_up::some));
       // With much to read all CTAs do.
-      bool const is_much = rows.high > 300;
-      CHECK(sharing.ctas == (is_much && passes == 3 ? 132u : rows.ctas));
+      sharing_grid const& sharing = work.totals[0].sharing;
+      bool const is_much = work.totals[0].cost >= decode_grid::much_cost * grid.num_warps();
+      CHECK(sharing.ctas == (is_much ? 132u : rows.ctas));
+      CHECK(is_much ==
+            (rows.high > 300 && (rows.high == 16 * 28'513 || passes > 1 || score_every > 0)));
 
-      // No CTA ends within a row that others have no whole part of.
+      // Each CTA has whole rows, or a row whole CTAs.
       std::uint32_t const num_rows = rows.slots * rows.heads;
       std::uint32_t const pages    = (rows.high + 15) / 16 * passes;
       std::uint32_t read           = 0;

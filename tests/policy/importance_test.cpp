@@ -42,6 +42,17 @@ TEST_CASE("importance: the count is the number of later queries in the score", "
   CHECK(diffkv::query_span{100, 64, 103}.count(37) == 66);  // 63 of the prompt, 3 later
 }
 
+TEST_CASE("importance: a score of -0, and one too small for its count, give 0 without a sign",
+          "[policy]")
+{
+  for (std::int32_t const count : {1, 3, 4, 4096}) {
+    CHECK_FALSE(std::signbit(diffkv::importance_of(-0.0f, count)));
+  }
+  // The compiler sees the count, a power of two.
+  float const least = diffkv::detail::opaque(-0x1p-149f);
+  CHECK_FALSE(std::signbit(diffkv::importance_of(least, 4)));
+}
+
 TEST_CASE("importance: score and importance are each other's inverse up to rounding", "[policy]")
 {
   for (std::int32_t count = 1; count <= 4096; count = count * 3 + 1) {

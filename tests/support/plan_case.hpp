@@ -62,13 +62,19 @@ inline void fill_rows(cache_ref const& cache, random& r, int empty)
   }
 }
 
-//! All rows become as long as `tokens`; with scores, they stay at different positions.
+//! All rows become as long as `tokens`, none of them refused; sequences stay at different positions.
 inline void make_rows_equal(cache_ref const& cache, tier_counts const& tokens)
 {
   tier_counts const pages{cache.tiers.pages_for(tier::high, tokens.high),
                           cache.tiers.pages_for(tier::low, tokens.low)};
   for (std::size_t row = 0; row < cache.shape.num_rows(); ++row) {
     cache.state.rows[row] = {tokens, pages, tokens.high > 0 ? tokens.high - 1 : no_slot};
+  }
+  for (std::uint32_t slot = 0; slot < cache.shape.num_slots; ++slot) {
+    for (std::uint32_t layer = 0; layer < cache.shape.num_layers; ++layer) {
+      std::int32_t& num_tokens = cache.layer(slot, layer).num_tokens;
+      num_tokens               = diffkv::detail::max_of(num_tokens, 1);
+    }
   }
 }
 

@@ -84,7 +84,7 @@ struct decode_grid {
   static constexpr std::uint32_t few_cost = 4 * page_cost::plain;
   //! One CTA of so many may be left without a share.
   static constexpr std::uint32_t ctas_of_an_idle_one = 16;
-  //! Of a warp: 144 pages. From there on memory alone counts, and all CTAs read.
+  //! Of a warp: 144 pages, if they are plain high ones. From there on memory alone counts, and all CTAs read.
   static constexpr std::uint32_t much_cost = 144 * page_cost::plain;
 
   [[nodiscard]] DIFFKV_HOST_DEVICE constexpr std::uint32_t num_warps() const noexcept
@@ -96,9 +96,8 @@ struct decode_grid {
   [[nodiscard]] DIFFKV_HOST_DEVICE constexpr std::uint32_t ctas_for(
     std::uint32_t rows) const noexcept
   {
-    std::uint32_t fit =
-      ctas;  // so many that each has some whole rows, or a row as many as the next
     if (rows == 0) { return ctas; }
+    std::uint32_t fit = 0;  // so many that each has as many rows, or each row as many of them
     if (rows <= ctas) {
       fit = ctas - ctas % rows;
     } else {

@@ -21,6 +21,7 @@ struct decode_plan_tuning_sm90 {
   static constexpr unsigned ctas    = 264;   //!< of a launch, where layers are few: two per SM
   static constexpr unsigned parts   = 4;     //!< CTAs of a layer, at most
   static constexpr unsigned rows    = 3072;  //!< of a layer that are counted at a time
+  static_assert(rows % threads == 0, "threads count as many rows each");
 };
 
 namespace detail {
@@ -60,11 +61,11 @@ struct plan_block {
 
   //! A page of the layer.
   struct page_place {
-    std::uint32_t index = 0;  //!< of its row in the launch
-    std::uint32_t own   = 0;  //!< within the row
-    std::uint32_t page  = 0;  //!< within the layer
-    std::uint32_t early = 0;  //!< see warp_range
-    std::uint32_t i     = 0;  //!< of its row among the counted ones
+    std::uint32_t index       = 0;  //!< of its row in the launch
+    std::uint32_t own         = 0;  //!< within the row
+    std::uint32_t page        = 0;  //!< within the layer
+    std::uint32_t early       = 0;  //!< see warp_range
+    std::uint32_t counted_row = 0;  //!< its row among the counted ones
   };
   //! The page that `cost`, among the counted rows, lies in.
   //! @param before  pages in front of the counted rows
@@ -75,7 +76,7 @@ struct plan_block {
     page_count const in_front = i == 0 ? page_count{} : rows.counted.ends[i - 1];
     planned_row const row     = rows.counted.rows[i];
     page_place place;
-    place.i            = i;
+    place.counted_row  = i;
     row_cost of_pass   = rows.cost_of(row, row.catches_up != 0);
     std::uint32_t left = cost - in_front.cost;
     std::uint32_t pass = 0;
@@ -95,12 +96,8 @@ struct plan_block {
   [[nodiscard]] __device__ warp_range range_at(page_place const& place) const
   {
     std::uint16_t const appends_after =
-      warp_range::pages_to(rows.counted.append_pages[place.i], place.own);
-    return {rows.counted.rows[place.i],
-            place.index,
-            place.own,
-            0,
-            appends_after,
+      warp_range::pages_to(rows.counted.append_pages[place.counted_row], place.own);
+    return {rows.counted.rows[place.counted_row],   place.index, place.own, 0, appends_after,
             static_cast<std::uint16_t>(place.early)};
   }
 
@@ -312,7 +309,11 @@ void plan_decode(cache_ref const& cache, batch_ref const& batch, layer_range lay
   detail::launch_shape const launched{static_cast<unsigned>(grid), shape.threads,
                                       shape.at_a_time() * detail::counted_arrays::bytes_of_row,
                                       true};
-  detail::allow_shared_memory(kernel, launched, stream);
+  // The limit is one for all calls, those of other threads and of captured graphs among them: the
+  // most of any.
+  detail::launch_shape most_shared{launched};
+  most_shared.shared_bytes = tuning::rows * detail::counted_arrays::bytes_of_row;
+  detail::allow_shared_memory(kernel, most_shared, stream);
   detail::launch(kernel, launched, stream,
                  detail::make_plan_params(cache, batch, layers, work, shape));
 }

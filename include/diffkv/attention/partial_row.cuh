@@ -49,6 +49,16 @@ struct partial_row {
   }
 };
 
+//! The part that lane `i` has.
+//! @threads one warp
+template <class Traits>
+[[nodiscard]] __device__ partial_row<Traits> part_of_lane(partial_row<Traits> const& mine,
+                                                          int i) noexcept
+{
+  auto const at = reinterpret_cast<unsigned long long>(mine.at);
+  return {reinterpret_cast<float*>(__shfl_sync(0xFFFF'FFFFu, at, i))};
+}
+
 //! Zeros are added: what is left is sums of values, in the order of the tier.
 //! @threads one warp
 template <class Tile, class Traits>
@@ -175,12 +185,11 @@ struct merged_head {
     int const count        = 32 - __clz(static_cast<int>(which));
 #pragma unroll 1
     for (int first = 0; first < count; first += at_once) {
-      float4 x[at_once][out.quads_per_lane];
+      float4 x[at_once][warp_vector<Traits::head_dim>::quads_per_lane];
 #pragma unroll
       for (int i = 0; i < at_once; ++i) {
-        partial_row<Traits> const part{reinterpret_cast<float*>(
-          __shfl_sync(all, reinterpret_cast<unsigned long long>(mine.at), first + i))};
-        bool const is_there = (which >> first >> i & 1u) != 0;
+        partial_row<Traits> const part = part_of_lane(mine, first + i);
+        bool const is_there            = (which >> first >> i & 1u) != 0;
 #pragma unroll
         for (int q = 0; q < out.quads_per_lane; ++q) {
           x[i][q] = float4{};
@@ -249,8 +258,7 @@ __device__ void add_candidates(candidate& best, partial_row<Traits> const& mine,
   int const count = 32 - __clz(static_cast<int>(which));
 #pragma unroll 1
   for (int i = 0; i < count; ++i) {
-    partial_row<Traits> const part{reinterpret_cast<float*>(
-      __shfl_sync(0xFFFF'FFFFu, reinterpret_cast<unsigned long long>(mine.at), i))};
+    partial_row<Traits> const part = part_of_lane(mine, i);
     if ((which >> i & 1u) == 0 || lane >= num_stored_tiers * Traits::candidate_places) { continue; }
     candidate const c = part.candidates()[lane];
     if (c.before(best)) { best = c; }

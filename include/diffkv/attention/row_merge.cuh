@@ -7,7 +7,7 @@
 //! CTA that comes last merges those of the CTAs.
 //! Read before this: attention/page_walk.cuh.  Read next: attention/lagged_row.cuh.
 //!
-//! This code runs once a CTA and is fetched cold: kept small. A warp merges one head at a time.
+//! This code runs once a CTA and is fetched cold: kept small.
 #include <diffkv/attention/page_walk.cuh>
 #include <diffkv/attention/score_path.cuh>  // scored_row
 
@@ -164,13 +164,13 @@ struct row_merge {
     __syncthreads();
     part_masks const parts = find_parts();
     if (parts.present == 0) { return; }
-    row_part const* const of_cta = place.cta->parts;
+    row_part const* const parts_here = place.cta->parts;
     // Of the rows that go beyond the CTA. One that passes through has begun before.
     int const first   = lowest_bit(parts.present);
     int const last    = highest_bit(parts.firsts);
-    bool const comes  = (of_cta[first].flags & part_flag::begins) == 0;
-    bool const leaves = (of_cta[last].flags & part_flag::begins) != 0 &&
-                        (of_cta[highest_bit(parts.present)].flags & part_flag::ends) == 0;
+    bool const comes  = (parts_here[first].flags & part_flag::begins) == 0;
+    bool const leaves = (parts_here[last].flags & part_flag::begins) != 0 &&
+                        (parts_here[highest_bit(parts.present)].flags & part_flag::ends) == 0;
     auto const shares = page_shares::of(totals.sharing, totals.cost);
     // The last warp has the least to merge.
     if (place.warp == place.warps - 1 && lane < 2) {
@@ -179,26 +179,27 @@ struct row_merge {
     }
     std::uint32_t units = static_cast<std::uint32_t>(__popc(parts.firsts)) * heads;
 #pragma unroll 1
-    for (bool of_ctas = false;; of_ctas = true) {
+    for (bool across_ctas = false;; across_ctas = true) {
       unsigned firsts   = parts.firsts;
       std::uint32_t row = 0;  // whose first part is the lowest bit of `firsts`
 #pragma unroll 1
       for (std::uint32_t u = place.warp; u < units; u += place.warps) {
         std::uint32_t const wanted = u / heads;
         parts_of_row of{};
-        row_of_ctas const& beyond = place.cta->beyond[of_ctas ? wanted : 0];
-        if (of_ctas) {
+        row_of_ctas const& beyond = place.cta->beyond[across_ctas ? wanted : 0];
+        if (across_ctas) {
           if (beyond.is_complete == 0) { continue; }
-          of = {of_cta + (wanted == 0 ? first : last), beyond.first_cta, beyond.last_cta + 1, true,
-                false};
+          of = {parts_here + (wanted == 0 ? first : last), beyond.first_cta, beyond.last_cta + 1,
+                true, false};
         } else {
 #pragma unroll 1
           for (; row < wanted; ++row) { firsts &= firsts - 1; }
           of = parts_in_cta(parts, firsts);
         }
-        merge(of, static_cast<int>(u - wanted * heads), parts, of_ctas ? &beyond : nullptr, shares);
+        merge(of, static_cast<int>(u - wanted * heads), parts, across_ctas ? &beyond : nullptr,
+              shares);
       }
-      if (of_ctas || (!comes && !leaves)) { return; }
+      if (across_ctas || (!comes && !leaves)) { return; }
       __syncthreads();  // what is passed on is written
       if (threadIdx.x < 2) { arrive(place.cta->beyond[threadIdx.x]); }
       __syncthreads();

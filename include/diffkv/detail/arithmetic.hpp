@@ -103,7 +103,7 @@ inline float opaque(float x) noexcept
 #endif
 
 //! x / n rounded, on the device without the branches of a division: an estimate, corrected by what is left
-//! over. -0 gives 0.
+//! over. -0 gives 0; a negative quotient too small for f32 may give -0 on the device.
 //! @param n  a count: a whole number, from 1 on
 //! @error  none below 2^24 - 3, from where on 1 / n may lie midway between two floats: one unit in the last
 //!         place. Where the quotient is subnormal, a tie may go either way
@@ -117,7 +117,7 @@ inline float opaque(float x) noexcept
   float const rounded  = __fmaf_rn(rest, inverse, quotient);
   return fabsf(x) < infinity ? rounded : x;
 #else
-  return x / n + 0.0f;
+  return opaque(x / n) + opaque(0.0f);
 #endif
 }
 
