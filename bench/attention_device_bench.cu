@@ -93,6 +93,11 @@ void add_variants_of_mix(std::vector<attention_case>& cases, std::uint32_t batch
   attention_case& apart = add(many, "mix_every4_apart", "score.overhead." + of + ".every4_apart");
   apart.kernel          = "mix_every4";
   apart.rows.staggered  = true;
+  attention_case& by_position =
+    add(many, "mix_every4_by_position", "score.overhead." + of + ".every4_by_position");
+  by_position.kernel         = "mix_every4";
+  by_position.rows.staggered = true;
+  by_position.rows.schedule  = diffkv::catch_up_schedule::by_position;
 }
 
 //! A plan in front of the layers, beside the mix without it.

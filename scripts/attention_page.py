@@ -24,7 +24,12 @@ ON_TOP = [
     (
         "mix_every4_apart",
         "score.overhead.mix.{}.every4_apart",
-        "the same, a quarter of the sequences in each launch",
+        "the same, sequences at different positions",
+    ),
+    (
+        "mix_every4_by_position",
+        "score.overhead.mix.{}.every4_by_position",
+        "each sequence caught up with by its own position",
     ),
     ("mix_every1", "score.overhead.mix.{}.every1", "exact scores every step"),
     ("mix_ragged", "attention.ragged_loss.mix.{}", "heads of a sequence up to 8 times as long"),

@@ -53,6 +53,7 @@ class checked_row {
     twin_ = std::make_unique<test::host_cache>(parts);
     test::reserve_row(twin_->context(), layer, state_.tokens);
     copy_pages(twin_->context());
+    twin_->ref().state.rows[parts.shape.row(0, layer, 0)].append_slot = state_.append_slot;
     twin_->ref().layer(0, layer) =
       copy_to_host(from.state.layers + shape.layer_of(slot, layer), 1)[0];
     query_ring_ref const& ring = twin_->ref().queries;

@@ -92,10 +92,23 @@ struct prepared_case {
   std::vector<double> us{};
   std::vector<double> same_read_us{};
   std::vector<double> ceiling_us{};
+  std::vector<double> over_other{};  //!< in turns with the case it is compared with
   attention_result result{};
 };
 
-[[nodiscard]] inline prepared_case prepare(attention_case const& c, read_arena const& arena)
+//! @return null if there is none, or there is trouble with it
+[[nodiscard]] inline prepared_case const* find_case(std::vector<prepared_case> const& cases,
+                                                    std::string const& name)
+{
+  for (prepared_case const& p : cases) {
+    if (p.of->name == name) { return p.result.trouble.empty() ? &p : nullptr; }
+  }
+  return nullptr;
+}
+
+//! @param other  the case that it is compared with, or null
+[[nodiscard]] inline prepared_case prepare(attention_case const& c, read_arena const& arena,
+                                           prepared_case const* other)
 {
   prepared_case p;
   p.of                           = &c;
@@ -104,7 +117,8 @@ struct prepared_case {
     p.result.trouble = "no kernel of this kind was compiled";
     return p;
   }
-  p.work           = std::make_unique<attention_workload>(*kernel, c.rows);
+  p.work           = std::make_unique<attention_workload>(*kernel, c.rows,
+                                                other == nullptr ? nullptr : other->work.get());
   p.result.bytes   = p.work->bytes();
   p.result.tokens  = p.work->tokens();
   p.result.trouble = trouble_of(*p.work);
@@ -147,7 +161,15 @@ inline void take_samples(std::vector<prepared_case>& cases, sampled_op const& ce
       double const at_best = ceiling.us();
       double const read    = p.same_read->us();
       double const us      = time_of(p);
+      double over_other    = 0.0;
+      if (prepared_case const* other = find_case(cases, p.of->compared_with)) {
+        // What differs by a percent: one right behind the other, each first once.
+        double const before = time_of(*other);
+        double const own    = time_of(p) + time_of(p);
+        over_other          = own / (before + time_of(*other));
+      }
       if (round < warm_up) { continue; }
+      if (over_other > 0.0) { p.over_other.push_back(over_other); }
       p.ceiling_us.push_back(at_best);
       p.same_read_us.push_back(read);
       p.us.push_back(us);
@@ -162,15 +184,10 @@ inline void take_samples(std::vector<prepared_case>& cases, sampled_op const& ce
   read_arena const arena{bench_stream()};
   auto const ceiling = fastest_read(arena, read_arena::bytes, 1);
   std::vector<prepared_case> cases;
-  for (attention_case const& c : suite) { cases.push_back(prepare(c, arena)); }
+  for (attention_case const& c : suite) {
+    cases.push_back(prepare(c, arena, find_case(cases, c.compared_with)));
+  }
   take_samples(cases, *ceiling);
-
-  auto const find = [&](std::string const& name) -> prepared_case const* {
-    for (prepared_case const& p : cases) {
-      if (p.of->name == name) { return p.us.empty() ? nullptr : &p; }
-    }
-    return nullptr;
-  };
   std::map<std::string, attention_result> results;
   for (prepared_case& p : cases) {
     attention_result& r = p.result;
@@ -183,12 +200,10 @@ inline void take_samples(std::vector<prepared_case>& cases, sampled_op const& ce
       r.of_same_read         = median_ratio(p.same_read_us, p.us);
       r.ceiling              = 1e6 * static_cast<double>(read_arena::bytes) / median(p.ceiling_us);
       std::string const rows = p.of->name.substr(p.of->name.find('.'));
-      if (auto const* base = find("k16v16" + rows)) {
+      if (auto const* base = find_case(cases, "k16v16" + rows)) {
         r.over_k16v16 = median_ratio(base->us, p.us);
       }
-      if (auto const* other = find(p.of->compared_with)) {
-        r.over_other = median_ratio(p.us, other->us);
-      }
+      if (!p.over_other.empty()) { r.over_other = median(p.over_other); }
     }
     results[p.of->name] = r;
   }

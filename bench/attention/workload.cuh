@@ -19,14 +19,13 @@ namespace bench {
 
 //! Rows of one launch.
 struct attention_rows {
-  std::uint32_t batch = 1;
-  std::int32_t length = 4096;  //!< tokens seen by a sequence, pruned ones too
-  double high_share   = 1.0;   //!< of them, as are the low ones
-  double low_share    = 0.0;
-  double spread       = 1.0;  //!< longest over shortest row of a sequence; the total stays
-  //! Sequences stand at other positions than their neighbours, so that of each launch some catch up with
-  //! their scores; else all of a launch do, or none.
-  bool staggered = false;
+  std::uint32_t batch        = 1;
+  std::int32_t length        = 4096;  //!< tokens seen by a sequence, pruned ones too
+  double high_share          = 1.0;   //!< of them, as are the low ones
+  double low_share           = 0.0;
+  double spread              = 1.0;    //!< longest over shortest row of a sequence; the total stays
+  bool staggered             = false;  //!< sequences stand at other positions than their neighbours
+  catch_up_schedule schedule = catch_up_schedule::by_batch;
   //! k of the scores that a case beside this one keeps: both take as many layers in turn, as pages that lie
   //! further apart take longer to read.
   int beside_scores = 0;
@@ -59,11 +58,13 @@ class attention_workload {
   static constexpr double caches_of_scores  = 1.5;
   static constexpr double most_of_memory    = 0.125;  //!< a suite has several workloads at a time
 
-  attention_workload(attention_kernel const& kernel, attention_rows const& rows)
+  //! @param other  its pages are used, if they are as many: where pages lie changes times by half a percent
+  attention_workload(attention_kernel const& kernel, attention_rows const& rows,
+                     attention_workload const* other = nullptr)
     : kernel_{kernel}, stream_{bench_stream()}
   {
     lay_out(rows);
-    make_cache(rows);
+    make_cache(rows, other);
     fill(rows);
     std::size_t const vectors = std::size_t{rows.batch} * shape().num_q_heads();
     query_                    = device_memory<__half>(
@@ -143,6 +144,7 @@ class attention_workload {
     s.group_size        = kernel_.group_size;
     s.head_dim          = kernel_.head_dim;
     s.score_every       = kernel_.score_every;
+    s.schedule          = rows.schedule;
     cache_.tiers        = kernel_.tiers;
     auto const bytes_of = [&](tier t) {
       page_geometry const& g = cache_.tiers.of(t);
@@ -209,14 +211,16 @@ class attention_workload {
     return entries;
   }
 
-  void make_cache(attention_rows const& rows)
+  void make_cache(attention_rows const& rows, attention_workload const* other)
   {
     cache_shape const& s     = cache_.shape;
     std::size_t const layers = std::size_t{s.num_slots} * s.num_layers;
     cache_.conditioned       = kernel_.conditioned;
     cache_.pool.page_bytes   = cache_.tiers.high.page_bytes;
-    cache_.pool.base =
-      device_memory<std::byte>(std::size_t{cache_.pool.num_pages} * cache_.pool.page_bytes);
+    std::size_t const bytes  = std::size_t{cache_.pool.num_pages} * cache_.pool.page_bytes;
+    bool const shares = other != nullptr && bytes == std::size_t{other->cache_.pool.num_pages} *
+                                                       other->cache_.pool.page_bytes;
+    cache_.pool.base         = shares ? other->cache_.pool.base : device_memory<std::byte>(bytes);
     cache_.table.row_entries = cache_.tiers.most_pages(static_cast<std::uint32_t>(s.max_tokens));
     cache_.table.entries     = device_memory(page_entries());
     cache_.state.rows        = device_memory(rows_);
@@ -226,14 +230,16 @@ class attention_workload {
     cache_.state.candidates_per_tier = s.candidates_per_tier();
     cache_.state.candidates =
       device_memory<candidate>(s.num_rows() * num_stored_tiers * s.candidates_per_tier());
-    // Every launch that catches up has k queries to add.
+    // As after many steps: a launch that catches up has k queries to add.
     std::int32_t const generated = 16;
     std::vector<layer_state> states;
     for (std::size_t i = 0; i < layers; ++i) {
       auto const behind    = static_cast<std::int32_t>(i / s.num_layers % attention_rows::stagger);
       std::int32_t const n = s.max_tokens - (rows.staggered ? behind : 0);
       std::int32_t const old = n - generated;  // tokens of the prompt
-      states.push_back({n, {old, std::min(64, old), n - 1 - s.score_every}});
+      states.push_back({n,
+                        {old, std::min(64, old),
+                         n - 1 - waiting(n, static_cast<std::int32_t>(i % s.num_layers))}});
     }
     cache_.state.layers = device_memory(states);
     cache_.queries      = make_query_ring(cache_, kernel_.exact_lag, [this](std::size_t n, auto x) {
@@ -244,6 +250,15 @@ class attention_workload {
         normal_numbers(std::size_t{s.rows_per_slot()} * static_cast<std::size_t>(s.head_dim), 13);
       cache_.key_offsets = device_memory(offsets);
     }
+  }
+
+  //! Queries that wait in a layer of a sequence of n tokens.
+  [[nodiscard]] std::int32_t waiting(std::int32_t n, std::int32_t layer) const
+  {
+    cache_shape const& s    = shape();
+    std::int32_t const k    = s.score_every;
+    std::int32_t const turn = s.schedule == catch_up_schedule::by_batch ? s.max_tokens : n;
+    return k == 0 ? 0 : (turn - 2 + layer) % k + 1;
   }
 
   void fill(attention_rows const& rows)

@@ -131,8 +131,12 @@ TEST_CASE("decode_plan: device and host plan the same for ragged rows", "[attent
   test::random r{17};
   for (std::uint64_t seed = 1; seed <= 60; ++seed) {
     plan_run run;
-    run.extents       = {r.below(20) + 1, r.below(6) + 1, r.below(9) + 1, r.between(1, 900),
-                         r.pick(std::vector<std::int32_t>{0, 1, 2, 4})};
+    run.extents       = {r.below(20) + 1,
+                         r.below(6) + 1,
+                         r.below(9) + 1,
+                         r.between(1, 900),
+                         r.pick(std::vector<std::int32_t>{0, 1, 2, 4}),
+                   r.one_in(3) ? catch_up_schedule::by_position : catch_up_schedule::by_batch};
     run.capacity      = r.below(run.extents.slots + 1);
     run.count         = r.one_in(3) ? run.capacity : r.below(run.capacity + 1);
     run.held          = {r.below(run.extents.layers), 0};

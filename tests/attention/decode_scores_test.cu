@@ -40,6 +40,26 @@ TEST_CASE("decode_attention: scores do not depend on the number of splits", "[at
   }
 }
 
+TEST_CASE(
+  "decode_attention: scores of sequences that catch up by their own positions equal the host "
+  "twin's",
+  "[attention]")
+{
+  test::score_setup setup;
+  setup.schedule = catch_up_schedule::by_position;
+  check_scores<mixed, decode_variant<4, 4>>(policy_kind::paper, setup, 40, 8);
+  check_scores<mixed, decode_variant<4, 2>>(policy_kind::relative, setup, 40, 9);
+}
+
+TEST_CASE("decode_attention: scores of sequences that are in every batch equal the host twin's",
+          "[attention]")
+{
+  test::score_setup setup;
+  setup.steady = true;
+  check_scores<mixed, decode_variant<4, 4>>(policy_kind::paper, setup, 40, 10);
+  check_scores<mixed, decode_variant<4, 2>>(policy_kind::relative, setup, 40, 11);
+}
+
 TEST_CASE("decode_attention: rows whose step was refused record nothing", "[attention]")
 {
   test::score_setup setup;

@@ -8,36 +8,114 @@
 #include "support/catch.hpp"
 #include "support/random.hpp"
 
-TEST_CASE("queries_due: every query is due exactly once, within k launches, in order",
+namespace {
+
+using diffkv::catch_up_turn;
+using diffkv::due_queries;
+using diffkv::layer_state;
+
+//! One sequence's launches, each with its turn: how often each query was added.
+struct added_queries {
+  int k;
+  layer_state state;
+  std::vector<int> times = std::vector<int>(100, 0);
+  bool right             = true;  //!< in order, none left out, none too late for the ring
+
+  added_queries(int score_every, int prompt)
+    : k{score_every}, state{prompt, {prompt, prompt, prompt}}
+  {}
+  //! @return whether it caught up
+  bool decode(catch_up_turn const& turn)
+  {
+    int const t           = state.num_tokens++;
+    due_queries const due = turn.queries_due(state);
+    right                 = right && t - state.queries.last_query <= k;  // as many as the ring has
+    if (!due.catches_up) {
+      right = right && due.first >= due.last;
+      return false;
+    }
+    right = right && due.first == state.queries.last_query && due.last == t;
+    for (int q = due.first; q < due.last; ++q) { ++times[static_cast<std::size_t>(q)]; }
+    state.queries.last_query = due.last;
+    return true;
+  }
+  //! Prompt queries are in already; the last few wait for the next catch-up.
+  [[nodiscard]] bool all_once() const
+  {
+    for (int q = 0; q < 100; ++q) {
+      bool const is_in = q >= state.queries.prompt_tokens && q < state.queries.last_query;
+      if (times[static_cast<std::size_t>(q)] != (is_in ? 1 : 0)) { return false; }
+    }
+    return state.queries.last_query >= state.num_tokens - 1 - k;
+  }
+};
+
+}  // namespace
+
+TEST_CASE("queries_due: by its own position a sequence adds every query once, k at a time",
           "[attention]")
 {
   for (int const k : {1, 2, 4}) {
     for (std::uint32_t layer = 0; layer < 9; ++layer) {
       for (int prompt = 0; prompt < 10; ++prompt) {
         CAPTURE(k, layer, prompt);
-        diffkv::query_span seen{prompt, prompt, prompt};
-        std::vector<int> times(100, 0);
-        bool right = true;
-        for (int t = prompt; t < 100; ++t) {  // position of the token being decoded
-          diffkv::due_queries const due = diffkv::queries_due(t, layer, k, seen);
-          right = right && due.catches_up == ((t + static_cast<int>(layer)) % k == 0);
-          if (!due.catches_up) {
-            right = right && due.first >= due.last;
-            continue;
-          }
-          right =
-            right && due.first == seen.last_query && due.last == t && due.last - due.first <= k;
-          for (int q = due.first; q < due.last; ++q) { ++times[static_cast<std::size_t>(q)]; }
-          seen.last_query = due.last;
+        added_queries sequence{k, prompt};
+        for (int t = prompt; t < 100; ++t) {
+          bool const caught_up = sequence.decode({layer, k, 0});
+          CHECK(caught_up == ((t + static_cast<int>(layer)) % k == 0));
         }
-        CHECK(right);
-        for (int q = 0; q < 100; ++q) {
-          // Prompt queries are in already; the last few wait for the next catch-up.
-          int const expected = q >= prompt && q < seen.last_query ? 1 : 0;
-          REQUIRE(times[static_cast<std::size_t>(q)] == expected);
-        }
-        CHECK(seen.last_query > 99 - k);
+        CHECK(sequence.right);
+        CHECK(sequence.all_once());
       }
+    }
+  }
+}
+
+TEST_CASE("queries_due: sequences that are in every batch catch up in the same launches",
+          "[attention]")
+{
+  for (int const k : {1, 2, 4}) {
+    for (std::uint32_t layer = 0; layer < 5; ++layer) {
+      CAPTURE(k, layer);
+      std::vector<added_queries> batch;
+      for (int prompt = 0; prompt < 10; ++prompt) { batch.emplace_back(k, prompt); }
+      // The first of them may be any.
+      auto const first = batch.begin() + 3;
+      for (int step = 0; step < 90; ++step) {
+        int const p = first->state.num_tokens;
+        for (added_queries& sequence : batch) {
+          bool const caught_up = sequence.decode({layer, k, p + 1});
+          CHECK(caught_up == ((p + static_cast<int>(layer)) % k == 0));
+        }
+      }
+      for (added_queries const& sequence : batch) {
+        CHECK(sequence.right);
+        CHECK(sequence.all_once());
+      }
+    }
+  }
+}
+
+TEST_CASE("queries_due: whatever batches a sequence is in, no query is lost", "[attention]")
+{
+  for (std::uint64_t seed = 1; seed <= 30; ++seed) {
+    diffkv::test::random random{seed};
+    for (int const k : {1, 2, 4}) {
+      CAPTURE(seed, k);
+      added_queries sequence{k, random.between(0, 9)};
+      int others = random.between(1, 50);
+      int since  = 0;
+      while (sequence.state.num_tokens < 100) {
+        // Batches with other first sequences, or none that has tokens; now and then without this
+        // one.
+        others = random.one_in(8) ? random.between(0, 50) : others + 1;
+        if (random.one_in(3)) { continue; }
+        bool const caught_up = sequence.decode({2, k, random.one_in(9) ? 0 : others});
+        since                = caught_up ? 0 : since + 1;
+        CHECK(since < k + 1);
+      }
+      CHECK(sequence.right);
+      CHECK(sequence.all_once());
     }
   }
 }
@@ -45,7 +123,7 @@ TEST_CASE("queries_due: every query is due exactly once, within k launches, in o
 TEST_CASE("queries_due: with score_every = 0 no query ever is", "[attention]")
 {
   for (int t = 0; t < 10; ++t) {
-    diffkv::due_queries const due = diffkv::queries_due(t, 0, 0, {3, 3, 3});
+    due_queries const due = catch_up_turn{0, 0, t}.queries_due({t + 1, {0, 0, 0}});
     CHECK_FALSE(due.catches_up);
     CHECK(due.first >= due.last);
   }

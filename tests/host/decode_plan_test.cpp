@@ -5,6 +5,7 @@
 //! Laws of the work plan, and one plan by hand.
 #include <diffkv/host/decode_plan.hpp>
 
+#include <algorithm>  // sort
 #include <numeric>
 #include <utility>  // pair
 
@@ -192,6 +193,52 @@ TEST_CASE("decode_plan: rows of equal cost begin and end with a CTA, and some CT
       cache.ref().state.rows[num_rows / 2].tokens.low = 1;
       host::plan_decode(cache.ref(), batch, {0, 1}, work);
       CHECK(work.totals[0].sharing.ctas == 132);
+    }
+  }
+}
+
+TEST_CASE("decode_plan: sequences at any positions catch up at the turn of the batch's first one",
+          "[host]")
+{
+  // Positions 40, 41, 42, 43 in layer 2 of a cache with k = 4: at 42 its turn comes.
+  for (std::uint32_t first = 0; first < 4; ++first) {
+    for (auto const schedule : {catch_up_schedule::by_batch, catch_up_schedule::by_position}) {
+      CAPTURE(first, static_cast<int>(schedule));
+      test::host_cache cache{test::plan_parts({4, 3, 1, 100, 4, schedule}, small_tiers())};
+      for (std::uint32_t slot = 0; slot < 4; ++slot) {
+        auto const n               = static_cast<std::int32_t>(41 + slot);
+        cache.ref().layer(slot, 2) = {n, {30, 30, n - 3}};  // two queries wait
+        cache.ref().state.rows[cache.shape().row(slot, 2, 0)] = {{17, 0}, {2, 0}, 16};
+      }
+      test::host_workspace const work{cache.shape(), 4, {2, 1}, {2, 2, 1}};
+      auto const plan = [&] {
+        std::vector<std::uint32_t> const slots{first, (first + 1) % 4, (first + 2) % 4,
+                                               (first + 3) % 4};
+        host::plan_decode(cache.ref(), {slots.data(), nullptr, 4}, {2, 1}, work.ref());
+        std::vector<std::uint32_t> caught_up;
+        for (std::uint32_t s = 0; s < 4; ++s) {
+          if (work.ref().rows[s].catches_up != 0) { caught_up.push_back(slots[s]); }
+        }
+        std::sort(caught_up.begin(), caught_up.end());
+        return caught_up;
+      };
+      using found              = std::vector<std::uint32_t>;
+      bool const by_batch      = schedule == catch_up_schedule::by_batch;
+      rows_catch_up const kind = !by_batch    ? rows_catch_up::some
+                                 : first == 2 ? rows_catch_up::all
+                                              : rows_catch_up::none;
+      CHECK(plan() == (!by_batch ? found{2} : first == 2 ? found{0, 1, 2, 3} : found{}));
+      CHECK(work.ref().totals[0].catch_up == kind);
+      // Of sequence 0 as many queries wait as the lag ring holds.
+      cache.ref().layer(0, 2).queries.last_query = 36;
+      CHECK(plan() == (!by_batch ? found{0, 2} : first == 2 ? found{0, 1, 2, 3} : found{0}));
+      CHECK(work.ref().sequences[(4 - first) % 4].first_query == 36);
+      CHECK(work.ref().sequences[(4 - first) % 4].last_query == 40);
+      // A first sequence without tokens: each goes by its own position.
+      cache.ref().layer(0, 2).queries.last_query             = 39;
+      cache.ref().layer(first, 2)                            = {};
+      cache.ref().state.rows[cache.shape().row(first, 2, 0)] = {};
+      CHECK(plan() == (first == 2 ? found{} : found{2}));
     }
   }
 }

@@ -30,8 +30,10 @@ model_setup random_setup(diffkv::test::random& r, policy_kind policy)
   shape.max_tokens  = 90;
   shape.window      = r.pick(std::vector<int>{1, 1, 2, 3, 4, 7, 16, 64});
   shape.score_every = r.pick(std::vector<int>{0, 1, 1, 2, 4, 4});
-  int const high    = r.pick(std::vector<int>{1, 2, 3, 5, 16});
-  int const low     = r.pick(std::vector<int>{1, 2, 4, 7, 16});
+  shape.schedule =
+    r.one_in(3) ? diffkv::catch_up_schedule::by_position : diffkv::catch_up_schedule::by_batch;
+  int const high = r.pick(std::vector<int>{1, 2, 3, 5, 16});
+  int const low  = r.pick(std::vector<int>{1, 2, 4, 7, 16});
   setup.tiers =
     diffkv::test::short_tiers(r.pick(some_formats), high, r.pick(some_formats), low, 32);
   if (r.one_in(4)) { setup.tiers = diffkv::make_tier_pages(setup.tiers.high); }

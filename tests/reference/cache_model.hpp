@@ -162,11 +162,15 @@ class model_layer {
 
   //! After all q_heads have attended: at a catch-up every query not yet summed adds to the tokens
   //! older than itself. @return the new scores, f64, [head][high slots, then low slots]
-  std::vector<std::vector<double>> catch_up()
+  //! @param tokens_of_first  of the batch's first sequence
+  std::vector<std::vector<double>> catch_up(int tokens_of_first)
   {
     std::vector<std::vector<double>> scores(rows_.size());
-    int const k = setup_->shape.score_every;
-    caught_up_  = k > 0 && (num_tokens_ - 1 + static_cast<int>(layer_)) % k == 0;
+    int const k         = setup_->shape.score_every;
+    bool const by_batch = setup_->shape.schedule == catch_up_schedule::by_batch;
+    int const position  = (by_batch ? tokens_of_first : num_tokens_) - 1;
+    bool const is_turn  = k > 0 && (position + static_cast<int>(layer_)) % k == 0;
+    caught_up_          = is_turn || (k > 0 && num_tokens_ - 1 - queries_.last == k);
     for (std::uint32_t head = 0; head < rows_.size(); ++head) {
       for (tier t : {tier::high, tier::low}) {
         bool const rounds =

@@ -223,7 +223,8 @@ class model_run {
     host::decode_attention(cache_.context(), slots.data(), count, layer, policy_, setup_.options,
                            packed<float const>(query.data(), nq, shape.head_dim),
                            packed(out.data(), nq, shape.head_dim), lse.data(), true);
-    auto const dim = static_cast<std::size_t>(shape.head_dim);
+    auto const dim            = static_cast<std::size_t>(shape.head_dim);
+    int const tokens_of_first = slots.empty() ? 0 : this->layer(slots[0], layer).num_tokens();
     for (std::size_t s = 0; s < slots.size(); ++s) {
       model_layer& model = this->layer(slots[s], layer);
       for (std::uint32_t q = 0; q < nq; ++q) {
@@ -238,7 +239,7 @@ class model_run {
         }
         expect(worst <= 2e-4, "attention");
       }
-      take_scores(slots[s], layer, model.catch_up());
+      take_scores(slots[s], layer, model.catch_up(tokens_of_first));
       model.after_catch_up();
       compare_candidates(slots[s], layer);
     }

@@ -17,13 +17,14 @@ namespace diffkv::test {
 struct plan_extents {
   std::uint32_t slots = 1, layers = 1, heads = 1;
   std::int32_t max_tokens = 400, score_every = 4;
+  catch_up_schedule schedule = catch_up_schedule::by_batch;
 };
 
 [[nodiscard]] inline host_cache_parts plan_parts(plan_extents const& e, tier_pages const& tiers)
 {
   host_cache_parts parts;
-  parts.shape     = {e.slots,      e.layers, e.heads,      1, tiers.high.head_dim,
-                     e.max_tokens, 1,        e.score_every};
+  parts.shape     = {e.slots,      e.layers, e.heads,       1,         tiers.high.head_dim,
+                     e.max_tokens, 1,        e.score_every, e.schedule};
   parts.tiers     = tiers;
   parts.num_pages = 1;
   return parts;
@@ -40,7 +41,11 @@ inline void fill_rows(cache_ref const& cache, random& r, int empty)
     for (std::uint32_t layer = 0; layer < shape.num_layers; ++layer) {
       std::int32_t const n      = idle ? 0 : r.between(1, shape.max_tokens);
       std::int32_t const prompt = r.between(0, n);
-      cache.layer(slot, layer)  = {n, {prompt, r.between(0, prompt), r.between(0, n)}};
+      // Any, or as many queries wait as the lag ring holds, or fewer.
+      std::int32_t const last =
+        r.one_in(3) ? r.between(0, n)
+                    : diffkv::detail::max_of(0, n - 1 - r.between(0, shape.score_every));
+      cache.layer(slot, layer) = {n, {prompt, r.between(0, prompt), last}};
       for (std::uint32_t head = 0; head < shape.num_heads; ++head) {
         row_state& row = cache.state.rows[shape.row(slot, layer, head)];
         row            = {};

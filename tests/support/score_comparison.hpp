@@ -71,13 +71,12 @@ class score_comparison {
   }
 
   //! Scores and candidates, if the (sequence, layer) was to catch up; else they must be as before.
+  //! @param turn  of the launch
   //! @return whether it was
-  bool compare_rows(std::uint32_t slot, std::uint32_t layer)
+  bool compare_rows(std::uint32_t slot, std::uint32_t layer, catch_up_turn const& turn)
   {
     layer_state& state = before_.ref().layer(slot, layer);
-    due_queries const due =
-      queries_due(state.num_tokens - 1, layer, shape().score_every, state.queries);
-    if (!due.catches_up) { return false; }
+    if (!turn.queries_due(state).catches_up) { return false; }
     state.queries = twin_.ref().layer(slot, layer).queries;
     for (std::uint32_t head = 0; head < shape().num_heads; ++head) {
       std::size_t const row = shape().row(slot, layer, head);

@@ -22,9 +22,11 @@ struct score_setup {
   std::uint32_t sixths_of_pages = 4;  //!< of those that all rows could need: steps are refused
   attention_options options{};        //!< scale 0: 1 / sqrt(head_dim)
   decode_grid grid{};
-  float query_size = 2.0f;
-  bool bad_queries = false;  //!< now and then a NaN or Inf
-  bool captured    = false;  //!< plan and launches are replays of one graph
+  float query_size           = 2.0f;
+  bool bad_queries           = false;  //!< now and then a NaN or Inf
+  bool captured              = false;  //!< plan and launches are replays of one graph
+  bool steady                = false;  //!< all sequences are in every batch, in the same order
+  catch_up_schedule schedule = catch_up_schedule::by_batch;
 };
 
 //! @tparam Variant  with scores
@@ -91,6 +93,7 @@ class score_run {
                            setup_.layers, Variant::score_every);
     p.exact_lagged_queries = Variant::exact_lag;
     p.shape.window         = setup_.window;
+    p.shape.schedule       = setup_.schedule;
     p.num_pages            = p.num_pages * setup_.sixths_of_pages / 6;
     p.limits.clear();
     for (std::size_t i = 0; i < p.shape.num_rows(); ++i) {
@@ -141,10 +144,10 @@ class score_run {
   {
     std::vector<std::uint32_t> batch;
     for (std::uint32_t slot = 0; slot < shape().num_slots; ++slot) {
-      if (active_[slot] && !random_.one_in(6)) { batch.push_back(slot); }
+      if (active_[slot] && (setup_.steady || !random_.one_in(6))) { batch.push_back(slot); }
     }
     auto const count = static_cast<std::uint32_t>(batch.size());
-    shuffle(batch.data(), count, random_);
+    if (!setup_.steady) { shuffle(batch.data(), count, random_); }
     refused_ += static_cast<int>(host::step(twin_.context(), batch.data(), count, policy_));
 
     bool const bad   = setup_.bad_queries && random_.one_in(3);
@@ -218,15 +221,14 @@ class score_run {
 
   void attend_on_host(std::vector<std::uint32_t> const& batch, std::vector<float> const& query)
   {
-    std::size_t const stride = shape().num_q_heads() * static_cast<std::size_t>(shape().head_dim);
-    std::vector<float> out(stride);
+    auto const vectors_of = [this](auto* x) {
+      return packed(x, shape().num_q_heads(), shape().head_dim);
+    };
+    std::vector<float> out(query.size());
     for (std::uint32_t layer = 0; layer < shape().num_layers; ++layer) {
-      for (std::size_t s = 0; s < batch.size(); ++s) {
-        host::decode_attention(
-          twin_.context(), &batch[s], 1, layer, policy_, setup_.options,
-          packed(query.data() + s * stride, shape().num_q_heads(), shape().head_dim),
-          packed(out.data(), shape().num_q_heads(), shape().head_dim), nullptr, stored(batch[s]));
-      }
+      host::decode_attention(
+        twin_.context(), batch.data(), static_cast<std::uint32_t>(batch.size()), layer, policy_,
+        setup_.options, vectors_of(query.data()), vectors_of(out.data()), nullptr, true);
     }
   }
   [[nodiscard]] decode_answer<__half> attend_on_device(std::vector<std::uint32_t> const& batch,
@@ -276,12 +278,14 @@ class score_run {
   {
     score_comparison<policy_type> comparison{twin_,   before_,        answer_,
                                              policy_, setup_.options, Variant::exact_lag};
+    auto const count = static_cast<std::uint32_t>(batch.size());
     for (std::size_t s = 0; s < batch.size(); ++s) {
       for (std::uint32_t layer = 0; stored(batch[s]) && layer < shape().num_layers; ++layer) {
         comparison.compare_ring(
           batch[s], layer,
           query.data() + s * shape().num_q_heads() * static_cast<std::size_t>(shape().head_dim));
-        caught_up_ += comparison.compare_rows(batch[s], layer) ? 1 : 0;
+        auto const turn = host::detail::turn_in(twin_.ref(), batch.data(), count, layer);
+        caught_up_ += comparison.compare_rows(batch[s], layer, turn) ? 1 : 0;
       }
     }
     trouble_ += comparison.finish();

@@ -21,7 +21,7 @@ struct row_queries {
 
   high_type high;
   std::conditional_t<shared, nothing, low_type> low;
-  float offset[Traits::sets];   //!< scale * q.c of head 4 s + t
+  float offset[Traits::sets];   //!< scale * q.c of head 4 s + t, if a soft-cap wants it
   std::int32_t first_position;  //!< of the sliding window
 
   template <class Tile>

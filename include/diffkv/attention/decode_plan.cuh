@@ -203,9 +203,11 @@ DIFFKV_KERNEL void __launch_bounds__(Tuning::threads)
   std::uint32_t const layer = blockIdx.x / p.parts;
   std::uint32_t const part  = blockIdx.x % p.parts;
   wait_for_previous_alone();  // attention reads its plan before it waits
-  std::uint32_t const num_rows = p.batch_size() * p.num_heads.divisor;
-  auto const arrays            = counted_arrays::in(counted, blockDim.x * p.rows_of_thread);
-  plan_block<Layouts> const block{p, {p, shared, arrays, layer, num_rows}, part};
+  // Beside the size of the batch.
+  std::uint32_t const first_slot = p.first_decides ? p.slots[0] : 0;
+  std::uint32_t const num_rows   = p.batch_size() * p.num_heads.divisor;
+  auto const arrays              = counted_arrays::in(counted, blockDim.x * p.rows_of_thread);
+  plan_block<Layouts> const block{p, {p, shared, arrays, layer, num_rows, first_slot}, part};
   if constexpr (AtOnce) {
     block.plan_at_once();
   } else {
@@ -247,23 +249,25 @@ struct plan_launch {
 {
   std::size_t const l = work.index_of(layers.first);
   decode_plan_params p{};
-  p.slots               = batch.slots;
-  p.count               = batch.count;
-  p.rows                = cache.state.rows;
-  p.layers              = cache.state.layers;
-  p.ranges              = work.ranges + l * work.grid.num_warps();
-  p.planned_rows        = work.rows + l * work.num_rows;
-  p.sequences           = work.sequences + l * work.capacity;
-  p.totals              = work.totals + l;
-  p.arrivals            = work.arrivals;
-  p.num_heads           = divider::by(cache.shape.num_heads);
-  p.warps_of_cta        = divider::by(work.grid.warps);
-  p.grid                = work.grid;
-  p.aligned_ctas        = work.grid.ctas_for(batch.capacity * cache.shape.num_heads);
-  p.capacity            = batch.capacity;
-  p.num_layers          = cache.shape.num_layers;
-  p.first_layer         = layers.first;
-  p.score_every         = cache.shape.score_every;
+  p.slots         = batch.slots;
+  p.count         = batch.count;
+  p.rows          = cache.state.rows;
+  p.layers        = cache.state.layers;
+  p.ranges        = work.ranges + l * work.grid.num_warps();
+  p.planned_rows  = work.rows + l * work.num_rows;
+  p.sequences     = work.sequences + l * work.capacity;
+  p.totals        = work.totals + l;
+  p.arrivals      = work.arrivals;
+  p.num_heads     = divider::by(cache.shape.num_heads);
+  p.warps_of_cta  = divider::by(work.grid.warps);
+  p.grid          = work.grid;
+  p.aligned_ctas  = work.grid.ctas_for(batch.capacity * cache.shape.num_heads);
+  p.capacity      = batch.capacity;
+  p.num_layers    = cache.shape.num_layers;
+  p.first_layer   = layers.first;
+  p.score_every   = cache.shape.score_every;
+  p.first_decides = cache.shape.score_every > 1 &&
+                    cache.shape.schedule == catch_up_schedule::by_batch && batch.capacity > 0;
   p.passes              = work.grid.passes;
   p.workspace_rows      = work.num_rows;
   p.workspace_sequences = work.capacity;
@@ -281,7 +285,8 @@ struct plan_launch {
 //! serves others.
 //! @tparam Config  static_config; expect_config refuses other handles
 //! @param cache    handles in device memory
-//! @param batch    different slots (device memory: not checked); an empty one gives an empty plan
+//! @param batch    different slots (device memory: not checked); an empty one gives an empty plan. Its first
+//!                 sequence decides when all catch up (catch_up_schedule): padding belongs at its end
 //! @param layers   within those of the workspace; its other layers keep their plans
 //! @param work     of make_decode_workspace, for at least `batch.capacity` sequences
 //! @throws invalid_argument for handles of another configuration or workspace, before any launch;

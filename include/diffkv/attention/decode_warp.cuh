@@ -79,8 +79,11 @@ struct decode_warp {
           float product = 0.0f;
 #pragma unroll
           for (int e = 0; e < share::elements; ++e) { product = fmaf(x[e], c[e], product); }
-          product           = sum_over_lanes<8>(product) * options.scale;
-          queries.offset[s] = __shfl_sync(0xFFFF'FFFFu, product, 8 * at.t);
+          product = sum_over_lanes<8>(product) * options.scale;
+          if (owner == 0) { place.offsets()[h] = product; }
+          if constexpr (Traits::variant::soft_cap) {
+            queries.offset[s] = __shfl_sync(0xFFFF'FFFFu, product, 8 * at.t);
+          }
         }
       } else {
         queries.offset[s] = 0.0f;
@@ -149,10 +152,15 @@ struct decode_warp {
                           bool is_last, bool in_low, Scores const& scores) noexcept
   {
     close(sums, in_low, place.stage(), at);
+    float offset[sets]{};
+    if constexpr (Traits::centred) {
+#pragma unroll
+      for (int s = 0; s < sets; ++s) { offset[s] = place.offsets()[4 * s + at.t]; }
+    }
     bool const has_candidate = at.lane < num_stored_tiers * places;
     if (pages_read == note.pages) {
       target_type const target{p, note.index};
-      store_whole_row(target, sums, queries.offset, note.kept, place.stage(), at);
+      store_whole_row(target, sums, offset, note.kept, place.stage(), at);
       if constexpr (Scores::enabled) {
         if (scores.catches_up()) {
           store_scores(target, has_candidate ? place.record()[at.lane] : candidate{}, at.lane);
@@ -163,7 +171,7 @@ struct decode_warp {
     }
     partial_row<Traits> const part =
       is_last ? place.last_part(place.warp) : place.first_part(place.warp);
-    store_partial(part, sums, queries.offset, at);
+    store_partial(part, sums, offset, at);
     if constexpr (Scores::enabled) {
       if (scores.catches_up() && has_candidate) {
         part.candidates()[at.lane] = place.record()[at.lane];
@@ -206,6 +214,9 @@ struct decode_warp {
     int const ahead = walk.tiles_ahead(range);
     target_type const first{p, range.index};
     std::uint32_t something = touch_offset(first);
+    if constexpr (Traits::has_scores) {
+      if (range.of.catches_up != 0 && range.index % Traits::passes == 0) { lag().prefetch(first); }
+    }
     if (ahead == 0) {
       wait_for_previous();
       something ^= touch_queries(first);

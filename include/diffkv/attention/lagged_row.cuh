@@ -10,6 +10,12 @@
 
 namespace diffkv::detail {
 
+//! Has the line of an address come into the second-level cache, which others may write meanwhile.
+__device__ inline void prefetch_line(void const* address) noexcept
+{
+  asm volatile("prefetch.global.L2 [%0];" ::"l"(__cvta_generic_to_global(address)));
+}
+
 template <class Traits, class T, class Out>
 struct lagged_row {
   using target_type           = row_target<Traits, T, Out>;
@@ -68,6 +74,33 @@ struct lagged_row {
           *reinterpret_cast<float4*>(to + i) = *reinterpret_cast<float4 const*>(stage + i);
         }
       }
+    }
+  }
+
+  //! Has the due queries of a row that catches up come closer: behind the tiles that a launch asks for at
+  //! first they would wait.
+  //! @threads one warp
+  __device__ void prefetch(target_type const& target) const noexcept
+  {
+    constexpr int heads          = Traits::group_size;
+    constexpr int bytes          = Traits::head_dim * (Traits::codes_in_ring ? 1 : 4);
+    constexpr int lines          = ceil_div(bytes, 128);
+    planned_sequence const& plan = p.sequences[target.sequence];
+    query_ring_ref const& ring   = p.cache.queries;
+    auto const* const queries    = Traits::codes_in_ring
+                                     ? reinterpret_cast<std::byte const*>(ring.codes)
+                                     : reinterpret_cast<std::byte const*>(ring.queries);
+    int const due                = min_of(plan.last_query - plan.first_query, Traits::score_every);
+#pragma unroll 1
+    for (int i = at.lane; i < due * heads * lines; i += 32) {
+      int const head = i / lines % heads;
+      std::size_t const from =
+        target.in_ring(plan.slot, plan.first_query + i / (lines * heads), head);
+      prefetch_line(queries + from * bytes + i % lines * 128);
+      if (i % (lines * heads) != 0) { continue; }
+      prefetch_line(ring.lse + from);
+      if constexpr (Traits::codes_in_ring) { prefetch_line(ring.largest + from); }
+      if constexpr (Traits::variant::soft_cap) { prefetch_line(ring.offset_logits + from); }
     }
   }
 

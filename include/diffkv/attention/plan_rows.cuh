@@ -36,6 +36,7 @@ struct decode_plan_params {
   std::uint32_t num_layers;
   std::uint32_t first_layer;
   std::int32_t score_every;
+  bool first_decides;  //!< catch_up_turn::tokens are those of the batch's first sequence
   std::uint32_t passes;
   std::uint32_t workspace_rows;       //!< of a layer
   std::uint32_t workspace_sequences;  //!< of a layer
@@ -132,8 +133,9 @@ struct plan_rows {
   decode_plan_params const& p;
   decode_plan_shared& shared;
   counted_arrays counted;
-  std::uint32_t layer;     //!< of those planned
-  std::uint32_t num_rows;  //!< of the batch, one pass
+  std::uint32_t layer;       //!< of those planned
+  std::uint32_t num_rows;    //!< of the batch, one pass
+  std::uint32_t first_slot;  //!< of the batch, if that decides; read early
 
   //! @pre row `r` is one of a batch of `capacity` sequences; behind its size the slot is anything
   [[nodiscard]] __device__ layer_row locate(std::uint32_t r) const
@@ -154,13 +156,14 @@ struct plan_rows {
     if (r >= p.capacity * p.num_heads.divisor) { return {}; }
     layer_row const at = locate(r);  // beside the size of the batch
     if (r >= num_rows) { return {}; }
-    row_state const& state        = p.rows[at.row];
-    slot_index const append_slot  = state.append_slot;
-    std::int32_t const num_tokens = p.score_every > 0 ? p.layers[at.item].num_tokens : 0;
+    row_state const& state       = p.rows[at.row];
+    slot_index const append_slot = state.append_slot;
+    layer_state const sequence   = p.score_every > 0 ? p.layers[at.item] : layer_state{};
+    catch_up_turn const turn     = turn_of_layer();
     planned_row row{at.row, state.tokens.high, state.tokens.low, 0, 0};
     if (append_slot != no_slot) {
-      row.stored     = stored_at(num_tokens, p.score_every);
-      row.catches_up = num_tokens > 0 && due_at(num_tokens, {}).catches_up ? 1 : 0;
+      row.stored     = stored_at(sequence.num_tokens, p.score_every);
+      row.catches_up = sequence.num_tokens > 0 && turn.queries_due(sequence).catches_up ? 1 : 0;
     }
     constexpr auto in_page = static_cast<std::uint32_t>(Layouts::high::tokens_per_page);
     keep(row, append_slot / in_page);
@@ -306,11 +309,12 @@ struct plan_rows {
     return i;
   }
 
-  //! @pre num_tokens > 0
-  [[nodiscard]] __device__ due_queries due_at(std::int32_t num_tokens,
-                                              query_span const& queries) const
+  //! @pre num_rows > 0
+  [[nodiscard]] __device__ catch_up_turn turn_of_layer() const
   {
-    return queries_due(num_tokens - 1, p.first_layer + layer, p.score_every, queries);
+    std::uint32_t const of = p.first_layer + layer;
+    return {of, p.score_every,
+            p.first_decides ? p.layers[first_slot * p.num_layers + of].num_tokens : 0};
   }
   [[nodiscard]] __device__ planned_sequence plan_sequence(std::uint32_t s) const
   {
@@ -318,7 +322,7 @@ struct plan_rows {
     layer_state const state = p.layers[at.item];
     planned_sequence plan{at.slot, state.num_tokens, state.queries, 0, 0, 0};
     if (state.num_tokens > 0) {
-      due_queries const due = due_at(state.num_tokens, state.queries);
+      due_queries const due = turn_of_layer().queries_due(state);
       plan.first_query      = due.first;
       plan.last_query       = due.last;
     }

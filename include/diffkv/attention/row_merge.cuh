@@ -104,6 +104,12 @@ struct decode_place {
   {
     return kept_shared_address(notes() + Traits::slots);
   }
+  //! Behind the barriers: of the warp's row, by head.
+  [[nodiscard]] __device__ float* offsets() const noexcept
+  {
+    return reinterpret_cast<float*>(reinterpret_cast<std::byte*>(notes() + Traits::slots) +
+                                    8 * Traits::slots);
+  }
 };
 
 //! Index of the lowest, of the highest bit.  @pre mask is not 0

@@ -159,7 +159,8 @@ template <class T>
 //! @param query   [count, num_q_heads, head_dim], rotary embedding applied, not conditioned
 //! @param out     [count, num_q_heads, head_dim]; a slot without tokens gives 0
 //! @param lse     [count, num_q_heads] f32 natural logarithm, or null; -inf for a slot without tokens
-//! @param record  false: only attention; true needs that `append` stored this token and query
+//! @param record  false: only attention. true: the score path of sequences that the step has given a place,
+//!                whose token and query `append` has stored
 //! @throws invalid_argument for a slot or layer out of range or splits < 1, before anything is written
 //! @cost   O(tokens kept * num_q_heads * head_dim) per sequence
 //! @error  per element within docs/numerics.md
@@ -194,10 +195,15 @@ void decode_attention(context const& ctx, std::uint32_t const* slots, std::uint3
   // More parts than tokens would be empty ones.
   std::size_t const splits =
     diffkv::detail::min_of(static_cast<std::size_t>(options.splits), longest);
-  auto const due_in = [&](std::size_t s) {
+  // Whether the step gave the sequence a place for its token, as it does for all of its rows.
+  auto const is_stored = [&](std::size_t s) {
+    return cache.state.rows[shape.row(slots[s], layer, 0)].append_slot != no_slot;
+  };
+  catch_up_turn const turn = detail::turn_in(cache, slots, count, layer);
+  auto const due_in        = [&](std::size_t s) {
     layer_state const& state = cache.layer(slots[s], layer);
-    if (!keep_scores || state.num_tokens == 0) { return due_queries{}; }
-    return queries_due(state.num_tokens - 1, layer, shape.score_every, state.queries);
+    if (!keep_scores || state.num_tokens == 0 || !is_stored(s)) { return due_queries{}; }
+    return turn.queries_due(state);
   };
   std::vector<row_queries> queries_of(num_rows);
   std::vector<std::optional<row_scorer>> scorers(num_rows);
@@ -226,7 +232,7 @@ void decode_attention(context const& ctx, std::uint32_t const* slots, std::uint3
 
     for (std::uint32_t g = 0; g < shape.group_size; ++g) {
       std::uint32_t const q_head = head * shape.group_size + g;
-      if (keep_scores && state.num_tokens > 0) {
+      if (keep_scores && state.num_tokens > 0 && is_stored(s)) {
         std::size_t const i =
           cache.queries.index(shape.layer_of(slots[s], layer), queries.position, q_head);
         cache.queries.lse[i]           = result.lse[g];

@@ -6,6 +6,7 @@
 //! The work plan of a step: what every warp of the decode attention of every layer reads.
 //! Read before this: host/decode_attention.hpp.  Read next: host/prefill_attention.hpp.
 #include <diffkv/attention/decode_workspace.hpp>
+#include <diffkv/host/scores.hpp>  // turn_in
 #include <diffkv/table/row_place.hpp>
 
 #include <algorithm>  // fill_n
@@ -23,28 +24,27 @@ struct planned_page {
 };
 
 [[nodiscard]] inline planned_sequence plan_sequence(cache_ref const& cache, std::uint32_t slot,
-                                                    std::uint32_t layer)
+                                                    catch_up_turn const& turn)
 {
-  layer_state const& state = cache.layer(slot, layer);
+  layer_state const& state = cache.layer(slot, turn.layer);
   planned_sequence sequence{slot, state.num_tokens, state.queries, 0, 0, 0};
   if (state.num_tokens == 0) { return sequence; }
-  due_queries const due =
-    queries_due(state.num_tokens - 1, layer, cache.shape.score_every, state.queries);
-  sequence.first_query = due.first;
-  sequence.last_query  = due.last;
+  due_queries const due = turn.queries_due(state);
+  sequence.first_query  = due.first;
+  sequence.last_query   = due.last;
   return sequence;
 }
 
-[[nodiscard]] inline planned_row plan_row(cache_ref const& cache, row_place const& place)
+[[nodiscard]] inline planned_row plan_row(cache_ref const& cache, row_place const& place,
+                                          catch_up_turn const& turn)
 {
-  row_state const& state        = cache.state.rows[place.row];
-  std::int32_t const num_tokens = cache.layer(place.slot, place.layer).num_tokens;
-  bool const stored             = state.append_slot != no_slot;
+  row_state const& state      = cache.state.rows[place.row];
+  layer_state const& sequence = cache.layer(place.slot, place.layer);
+  bool const stored           = state.append_slot != no_slot;
   bool const catches_up =
-    stored && num_tokens > 0 &&
-    queries_due(num_tokens - 1, place.layer, cache.shape.score_every, {}).catches_up;
+    stored && sequence.num_tokens > 0 && turn.queries_due(sequence).catches_up;
   return {static_cast<std::uint32_t>(place.row), state.tokens.high, state.tokens.low,
-          stored ? stored_at(num_tokens, cache.shape.score_every) : std::uint16_t{0},
+          stored ? stored_at(sequence.num_tokens, turn.score_every) : std::uint16_t{0},
           static_cast<std::uint16_t>(catches_up ? 1 : 0)};
 }
 
@@ -97,6 +97,7 @@ inline void plan_decode(cache_ref const& cache, batch_ref const& batch, layer_ra
     std::size_t const l               = work.index_of(layer);
     planned_row* const rows           = work.rows + l * work.num_rows;
     planned_sequence* const sequences = work.sequences + l * work.capacity;
+    catch_up_turn const turn          = detail::turn_in(cache, batch.slots, batch.size(), layer);
     std::vector<detail::planned_page> pages;
     planned_layer total;
     std::uint32_t index = 0;
@@ -105,8 +106,8 @@ inline void plan_decode(cache_ref const& cache, batch_ref const& batch, layer_ra
     std::uint32_t of_last = 0;                  // cost of the row before
     for (std::uint32_t r = 0; r < batch.size() * cache.shape.num_heads; ++r) {
       row_place const place     = row_place::of(cache, batch, {layer, 1}, r);
-      sequences[place.sequence] = detail::plan_sequence(cache, place.slot, layer);
-      planned_row const row     = detail::plan_row(cache, place);
+      sequences[place.sequence] = detail::plan_sequence(cache, place.slot, turn);
+      planned_row const row     = detail::plan_row(cache, place, turn);
       std::uint32_t const begin = total.cost;
       for (std::uint32_t pass = 0; pass < work.grid.passes; ++pass, ++index) {
         bool const catches_up = row.catches_up != 0 && pass == 0;

@@ -66,6 +66,19 @@ void scan_candidates(context const& ctx, std::uint32_t slot, std::uint32_t layer
   }
 }
 
+namespace detail {
+
+//! Whose turn it is in a launch of the sequences in `slots`.
+[[nodiscard]] inline catch_up_turn turn_in(cache_ref const& cache, std::uint32_t const* slots,
+                                           std::uint32_t count, std::uint32_t layer)
+{
+  bool const first_decides = cache.shape.schedule == catch_up_schedule::by_batch && count > 0;
+  return {layer, cache.shape.score_every,
+          first_decides ? cache.layer(slots[0], layer).num_tokens : 0};
+}
+
+}  // namespace detail
+
 //! The score path of one row: adds the probabilities of the due queries while attention has the keys at
 //! hand. Each query adds the maximum over the q_heads of the group, only to tokens older than itself.
 //! A q_head whose log-sum-exp is no number is left out, and a maximum that is none adds nothing.

@@ -15,17 +15,30 @@ namespace diffkv {
 //! Largest score lag k (docs/glossary.md); queries wait at most this many steps to be summed.
 inline constexpr std::int32_t max_score_every = 4;
 
+//! When a (sequence, layer) adds the queries that wait (score_every > 1). Either way each query is added once,
+//! and none waits for more than k steps.
+enum class catch_up_schedule : std::uint8_t {
+  //! At the layer's turn in the batch, (p + layer) mod k = 0, p the position of the batch's first sequence;
+  //! one that was not in a batch at a turn, where k queries wait. Sequences of a batch catch up together,
+  //! which is fast (docs/decisions/0013-a-batch-catches-up-together.md).
+  by_batch,
+  //! (t + layer) mod k = 0, t the sequence's own position: what becomes of it does not depend on what else
+  //! is in the batch.
+  by_position
+};
+
 //! A sequence occupies a slot; row = (slot * num_layers + layer) * num_heads + head, so the rows of a
 //! sequence are neighbours. q_head = head * group_size + its index in the group.
 struct cache_shape {
-  std::uint32_t num_slots  = 1;  //!< sequences at the same time
-  std::uint32_t num_layers = 1;
-  std::uint32_t num_heads  = 1;  //!< kv heads
-  std::uint32_t group_size = 1;  //!< q_heads per head
-  std::int32_t head_dim    = 64;
-  std::int32_t max_tokens  = 0;   //!< longest sequence, pruned tokens counted
-  std::int32_t window      = 64;  //!< W: the most recent tokens, always high
-  std::int32_t score_every = 4;   //!< k: 1, 2, 4; 0: no scores during generation
+  std::uint32_t num_slots    = 1;  //!< sequences at the same time
+  std::uint32_t num_layers   = 1;
+  std::uint32_t num_heads    = 1;  //!< kv heads
+  std::uint32_t group_size   = 1;  //!< q_heads per head
+  std::int32_t head_dim      = 64;
+  std::int32_t max_tokens    = 0;   //!< longest sequence, pruned tokens counted
+  std::int32_t window        = 64;  //!< W: the most recent tokens, always high
+  std::int32_t score_every   = 4;   //!< k: 1, 2, 4; 0: no scores during generation
+  catch_up_schedule schedule = catch_up_schedule::by_batch;
 
   [[nodiscard]] DIFFKV_HOST_DEVICE constexpr std::uint32_t num_q_heads() const noexcept
   {
@@ -83,6 +96,10 @@ inline void validate(cache_shape const& s)
   DIFFKV_EXPECTS(s.score_every == 0 || s.score_every == 1 || s.score_every == 2 ||
                    s.score_every == max_score_every,
                  "score_every: " + std::to_string(s.score_every) + " must be 0, 1, 2 or 4");
+  DIFFKV_EXPECTS(
+    s.schedule == catch_up_schedule::by_batch || s.schedule == catch_up_schedule::by_position,
+    "schedule: " + std::to_string(static_cast<int>(s.schedule)) +
+      " must be catch_up_schedule::by_batch or by_position");
 }
 
 }  // namespace diffkv
