@@ -58,7 +58,8 @@ class attention_workload {
   static constexpr double caches_of_scores  = 1.5;
   static constexpr double most_of_memory    = 0.125;  //!< a suite has several workloads at a time
 
-  //! @param other  its pages are used, if they are as many: where pages lie changes times by half a percent
+  //! @param other  its pages are used, and filled anew, if they are as many bytes: where pages lie changes
+  //!               times by half a percent
   attention_workload(attention_kernel const& kernel, attention_rows const& rows,
                      attention_workload const* other = nullptr)
     : kernel_{kernel}, stream_{bench_stream()}

@@ -22,6 +22,7 @@ diffkv::cache_options cache_options_for(model_config const& config, cache_settin
   options.shape.max_tokens  = max_tokens;
   options.shape.window      = settings.window;
   options.shape.score_every = settings.score_every;
+  options.shape.schedule    = settings.schedule;
   options.high              = settings.high;
   options.has_low           = settings.low.has_value();
   options.low               = settings.low.value_or(settings.high);

@@ -24,6 +24,7 @@ struct cache_settings {
   int budget                             = 256;  //!< of the static policy, tokens per row
   int window                             = 64;
   int score_every                        = 4;
+  diffkv::catch_up_schedule schedule     = diffkv::catch_up_schedule::by_batch;
   diffkv::conditioning conditioning = diffkv::conditioning::centred | diffkv::conditioning::rotated;
   std::optional<float> clip{};  //!< of 2-bit and 1-bit codes; none: the library's default
 };

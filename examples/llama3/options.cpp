@@ -37,6 +37,7 @@ struct written {
   std::string prompt, prompt_file, high{"k8v4"}, low{"k4v2"}, policy{"relative"};
   std::string conditioning{"centred+rotated"}, device{"auto"}, report{"text"}, calibrate, requests;
   float clip{0.0f};
+  bool by_position{false};
 };
 
 void add_options(CLI::App& app, program_options& o, written& text)
@@ -93,6 +94,10 @@ void add_options(CLI::App& app, program_options& o, written& text)
   option("--score-every", o.cache.score_every,
          "steps from one score update to the next: 1, 2 or 4; 0: none after the prompt")
     ->check(CLI::IsMember({0, 1, 2, 4}))
+    ->group(group);
+  app
+    .add_flag("--catch-up-by-position", text.by_position,
+              "when a sequence's scores are updated does not depend on the rest of the batch")
     ->group(group);
   option("--conditioning", text.conditioning, "none, centred, rotated or centred+rotated")
     ->group(group);
@@ -176,8 +181,9 @@ void interpret(CLI::App const& app, written const& text, program_options& o)
   if (text.low != "none") { o.cache.low = parsed("--low", text.low, format_of); }
   o.cache.policy       = parsed("--policy", text.policy, diffkv::parse_policy);
   o.cache.conditioning = parsed("--conditioning", text.conditioning, diffkv::parse_conditioning);
-  o.device             = device_of(text.device);
-  o.form               = text.report == "json" ? report_form::json : report_form::text;
+  if (text.by_position) { o.cache.schedule = diffkv::catch_up_schedule::by_position; }
+  o.device = device_of(text.device);
+  o.form   = text.report == "json" ? report_form::json : report_form::text;
   if (app.count("--clip") != 0 && text.clip != 0.0f) {
     if (!(text.clip > 0.0f && text.clip <= 1.0f)) {
       throw std::invalid_argument(fmt::format(

@@ -30,6 +30,7 @@ void check_scores(policy_kind kind, score_setup const& setup = {}, int rounds = 
   CHECK(run.trouble() == "");
   // It was no idle life.
   CHECK(run.caught_up() >= rounds / Variant::score_every);
+  if (setup.steady) { CHECK(run.together() > rounds / Variant::score_every); }
   CHECK(run.scored() > 10 * rounds);
   CHECK(run.candidates() > 0);
 }

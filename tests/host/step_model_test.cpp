@@ -82,7 +82,7 @@ TEST_CASE("step: tiers, places, scores and pages are those of a slow model, for 
           "[host]")
 {
   int steps   = 0;
-  int refused = 0;
+  int refused = 0, refused_first = 0;
   for (policy_kind const policy : all_policies) {
     for (std::uint64_t seed = 1; seed <= 40; ++seed) {
       CAPTURE(static_cast<int>(policy), seed);
@@ -101,8 +101,10 @@ TEST_CASE("step: tiers, places, scores and pages are those of a slow model, for 
       CHECK(run.cache().ref().ring.num_free() == pages);
       steps += run.steps();
       refused += run.refused();
+      refused_first += run.refused_first();
     }
   }
   CHECK(steps > 20'000);
   CHECK(refused > 1000);
+  CHECK(refused_first > 100);
 }

@@ -86,6 +86,7 @@ TEST_CASE("options: defaults are those that the project promises", "[llama3]")
   CHECK(o.cache.limits.low == 0.0f);
   CHECK(o.cache.window == 64);
   CHECK(o.cache.score_every == 4);
+  CHECK(o.cache.schedule == diffkv::catch_up_schedule::by_batch);
   CHECK(o.cache.conditioning == (diffkv::conditioning::centred | diffkv::conditioning::rotated));
   CHECK_FALSE(o.cache.clip);
   CHECK(o.sampling.temperature == 0.0);
@@ -136,6 +137,7 @@ TEST_CASE("options: every option is spelled as promised and arrives", "[llama3]"
                            "0.7",
                            "--score-every",
                            "2",
+                           "--catch-up-by-position",
                            "--temperature",
                            "0.8",
                            "--top-p",
@@ -168,6 +170,7 @@ TEST_CASE("options: every option is spelled as promised and arrives", "[llama3]"
   CHECK(o.cache.conditioning == diffkv::conditioning::centred);
   CHECK(o.cache.clip == 0.7f);
   CHECK(o.cache.score_every == 2);
+  CHECK(o.cache.schedule == diffkv::catch_up_schedule::by_position);
   CHECK(o.sampling.temperature == 0.8);
   CHECK(o.sampling.top_p == 0.9);
   CHECK(o.sampling.seed == 12345678901u);

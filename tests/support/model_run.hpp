@@ -8,6 +8,7 @@
 #include <diffkv/host/prompt.hpp>
 #include <diffkv/host/step.hpp>
 
+#include <algorithm>  // find
 #include <cstring>
 #include <memory>
 #include <optional>
@@ -56,6 +57,8 @@ class model_run {
     return (*sequences_[slot])[layer];
   }
   [[nodiscard]] int refused() const { return refused_; }
+  //! Batches whose first sequence was refused its step.
+  [[nodiscard]] int refused_first() const { return refused_first_; }
   [[nodiscard]] int steps() const { return steps_; }
   //! The first thing that did not agree; empty if nothing.
   [[nodiscard]] std::string const& trouble() const { return trouble_; }
@@ -132,8 +135,12 @@ class model_run {
     refused_ += static_cast<int>(refused.size());
     steps_ += static_cast<int>(granted.size());
     for (std::uint32_t l = 0; l < setup_.shape.num_layers && trouble_.empty(); ++l) {
-      decode(granted, l);
+      decode(slots, refused, l);
     }
+    for (std::size_t i = 0; i < refused.size(); ++i) {
+      expect(bytes_of(slots[refused[i]]) == before[i], "a launch changed a refused sequence");
+    }
+    refused_first_ += refused.empty() || refused.front() != 0 ? 0 : 1;
     for (std::uint32_t const slot : granted) { compare(slot); }
   }
 
@@ -193,19 +200,24 @@ class model_run {
     this->layer(slot, layer).store_prompt(keys, values, importances);
   }
 
-  void decode(std::vector<std::uint32_t> const& slots, std::uint32_t layer)
+  //! @param refused  of `slots`, by index: they are in the launch and record nothing
+  void decode(std::vector<std::uint32_t> const& slots, std::vector<std::uint32_t> const& refused,
+              std::uint32_t layer)
   {
+    auto const is_refused = [&](std::size_t s) {
+      return std::find(refused.begin(), refused.end(), s) != refused.end();
+    };
     cache_shape const& shape = setup_.shape;
     auto const count         = static_cast<std::uint32_t>(slots.size());
     std::uint32_t const nq   = shape.num_q_heads();
     std::vector<float> key;
     std::vector<float> value;
     std::vector<float> query;
-    for (std::uint32_t const slot : slots) {
+    for (std::size_t s = 0; s < slots.size(); ++s) {
       for (std::uint32_t h = 0; h < shape.num_heads; ++h) {
         auto const k = vector(habits_.key_size);
         auto const v = vector(1.0f);
-        this->layer(slot, layer).append(h, k, v);
+        if (!is_refused(s)) { this->layer(slots[s], layer).append(h, k, v); }
         key.insert(key.end(), k.begin(), k.end());
         value.insert(value.end(), v.begin(), v.end());
       }
@@ -226,6 +238,7 @@ class model_run {
     auto const dim            = static_cast<std::size_t>(shape.head_dim);
     int const tokens_of_first = slots.empty() ? 0 : this->layer(slots[0], layer).num_tokens();
     for (std::size_t s = 0; s < slots.size(); ++s) {
+      if (is_refused(s)) { continue; }
       model_layer& model = this->layer(slots[s], layer);
       for (std::uint32_t q = 0; q < nq; ++q) {
         std::size_t const at = s * nq + q;
@@ -361,8 +374,9 @@ class model_run {
   any_policy policy_{};
   host_cache cache_;
   std::vector<std::optional<std::vector<model_layer>>> sequences_;
-  int refused_ = 0;
-  int steps_   = 0;
+  int refused_       = 0;
+  int refused_first_ = 0;
+  int steps_         = 0;
   std::string trouble_;
 };
 

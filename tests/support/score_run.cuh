@@ -77,6 +77,8 @@ class score_run {
 
   [[nodiscard]] std::string const& trouble() const { return trouble_; }
   [[nodiscard]] int caught_up() const { return caught_up_; }
+  //! Launches in which several sequences, all of the batch, caught up.
+  [[nodiscard]] int together() const { return together_; }
   [[nodiscard]] int refused() const { return refused_; }
   [[nodiscard]] int scored() const { return scored_; }
   [[nodiscard]] int candidates() const { return candidates_; }
@@ -279,14 +281,20 @@ class score_run {
     score_comparison<policy_type> comparison{twin_,   before_,        answer_,
                                              policy_, setup_.options, Variant::exact_lag};
     auto const count = static_cast<std::uint32_t>(batch.size());
+    std::vector<std::size_t> caught_up(shape().num_layers);
     for (std::size_t s = 0; s < batch.size(); ++s) {
       for (std::uint32_t layer = 0; stored(batch[s]) && layer < shape().num_layers; ++layer) {
         comparison.compare_ring(
           batch[s], layer,
           query.data() + s * shape().num_q_heads() * static_cast<std::size_t>(shape().head_dim));
         auto const turn = host::detail::turn_in(twin_.ref(), batch.data(), count, layer);
-        caught_up_ += comparison.compare_rows(batch[s], layer, turn) ? 1 : 0;
+        bool const does = comparison.compare_rows(batch[s], layer, turn);
+        caught_up_ += does ? 1 : 0;
+        caught_up[layer] += does ? 1 : 0;
       }
+    }
+    for (std::size_t const in_layer : caught_up) {
+      together_ += count > 1 && in_layer == count ? 1 : 0;
     }
     trouble_ += comparison.finish();
     scored_ += comparison.scored();
@@ -306,7 +314,7 @@ class score_run {
   std::vector<bool> active_;
   cudaGraphExec_t graph_ = nullptr;
   std::string trouble_{};
-  int caught_up_ = 0, refused_ = 0, scored_ = 0, candidates_ = 0;
+  int caught_up_ = 0, together_ = 0, refused_ = 0, scored_ = 0, candidates_ = 0;
 };
 
 }  // namespace diffkv::test

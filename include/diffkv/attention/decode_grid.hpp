@@ -12,8 +12,8 @@
 namespace diffkv {
 
 //! What a page costs a warp, by tier; the unit has no name. Pages of a tier of more tokens
-//! take longer to compute, and so do those of a row that catches up with its scores: sequences at different
-//! positions do so in different launches, beside rows that do not. Measured on an H200
+//! take longer to compute, and so do those of a row that catches up with its scores, which may lie beside rows
+//! that do not. Measured on an H200
 //! (docs/decisions/0010).
 struct page_cost {
   static constexpr std::uint32_t plain = 16;         //!< of a high page

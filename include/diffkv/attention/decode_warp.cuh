@@ -334,9 +334,9 @@ struct decode_warp {
         --pending;
       }
     };
-    // Code for launches whose rows do not catch up, or all do, as those of sequences of the same
-    // length: shorter. Else all rows share one code: of two, a multiprocessor keeps neither at
-    // hand.
+    // Code for launches whose rows do not catch up, or all do, as those of a batch that
+    // catches up together: shorter. Else all rows share one code: of two, a multiprocessor keeps
+    // neither at hand.
     if constexpr (Traits::has_scores) {
       if (totals.catch_up == rows_catch_up::some) { return read_rows(score_path<Traits, false>{}); }
       if constexpr (Traits::passes == 1) {  // of more, only the first catches up

@@ -7,6 +7,7 @@
 //! told about its tiles.
 //! Read before this: attention/row_merge.cuh.  Read next: attention/decode_warp.cuh.
 #include <diffkv/attention/row_merge.cuh>
+#include <diffkv/core/launch.cuh>  // load_uncached
 
 namespace diffkv::detail {
 
@@ -82,15 +83,15 @@ struct lagged_row {
   //! @threads one warp
   __device__ void prefetch(target_type const& target) const noexcept
   {
-    constexpr int heads          = Traits::group_size;
-    constexpr int bytes          = Traits::head_dim * (Traits::codes_in_ring ? 1 : 4);
-    constexpr int lines          = ceil_div(bytes, 128);
-    planned_sequence const& plan = p.sequences[target.sequence];
-    query_ring_ref const& ring   = p.cache.queries;
-    auto const* const queries    = Traits::codes_in_ring
-                                     ? reinterpret_cast<std::byte const*>(ring.codes)
-                                     : reinterpret_cast<std::byte const*>(ring.queries);
-    int const due                = min_of(plan.last_query - plan.first_query, Traits::score_every);
+    constexpr int heads         = Traits::group_size;
+    constexpr int bytes         = Traits::head_dim * (Traits::codes_in_ring ? 1 : 4);
+    constexpr int lines         = ceil_div(bytes, 128);
+    planned_sequence const plan = load_uncached(p.sequences[target.sequence]);
+    query_ring_ref const& ring  = p.cache.queries;
+    auto const* const queries   = Traits::codes_in_ring
+                                    ? reinterpret_cast<std::byte const*>(ring.codes)
+                                    : reinterpret_cast<std::byte const*>(ring.queries);
+    int const due               = min_of(plan.last_query - plan.first_query, Traits::score_every);
 #pragma unroll 1
     for (int i = at.lane; i < due * heads * lines; i += 32) {
       int const head = i / lines % heads;

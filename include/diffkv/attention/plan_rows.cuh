@@ -6,7 +6,7 @@
 //! The rows of a layer as the work plan counts and reads them.
 //! Read before this: attention/page_shares.cuh.  Read next: attention/decode_plan.cuh.
 #include <diffkv/attention/page_shares.cuh>
-#include <diffkv/attention/score_update.hpp>  // queries_due
+#include <diffkv/attention/score_update.hpp>  // catch_up_turn
 #include <diffkv/detail/arithmetic.hpp>
 #include <diffkv/table/row_state.hpp>
 

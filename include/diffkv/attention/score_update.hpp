@@ -6,8 +6,8 @@
 //! Scores without stored logits: which earlier queries a decode launch adds.
 //! Read before this: attention/softmax_state.hpp.  Read next: attention/attention_options.hpp.
 //!
-//! The launch for position t recomputes the probabilities of queries t - k .. t - 1 from the key codes
-//! that it reads anyway; catch_up_schedule says when.
+//! The launch for position t recomputes the probabilities of the queries that wait, t - k .. t - 1 at most, from
+//! the key codes that it reads anyway; catch_up_schedule says when.
 #include <diffkv/table/row_state.hpp>  // layer_state
 
 namespace diffkv {

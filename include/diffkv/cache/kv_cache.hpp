@@ -137,7 +137,7 @@ class kv_cache {
   }
 
   //! Decode attention of one layer with the score path; see host::decode_attention.
-  //! @pre every slot was granted its step
+  //! Sequences whose step was refused give attention over what they have and record nothing.
   template <class T, class Out, class Executor = host::sequential>
   void decode(std::uint32_t const* slots, std::uint32_t count, std::uint32_t layer,
               attention_options const& options, vectors<T> query, vectors<Out> out, float* lse,

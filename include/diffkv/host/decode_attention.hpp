@@ -155,7 +155,9 @@ template <class T>
 
 //! Decode attention of one layer for the sequences in `slots`; with `record` also the score path:
 //! log-sum-exp into the lag ring, scores of the due queries, new candidates at a catch-up.
-//! @param slots   [count] different slots; the query's position is that of the slot's last token
+//! @param slots   [count] different slots; the query's position is that of the slot's last token. The first
+//!                one decides when all catch up (catch_up_schedule): the whole batch in one call gives the
+//!                scores that the device gives it
 //! @param query   [count, num_q_heads, head_dim], rotary embedding applied, not conditioned
 //! @param out     [count, num_q_heads, head_dim]; a slot without tokens gives 0
 //! @param lse     [count, num_q_heads] f32 natural logarithm, or null; -inf for a slot without tokens

@@ -83,6 +83,7 @@ struct planned_page {
 //! ones. All of these pages of a layer, one after the other, are cut into shares of equal cost
 //! (page_cost), one for each warp that has one (decode_grid::sharing).
 //! Sequences behind the batch's size get no rows; what the workspace holds of them is left alone.
+//! @param batch   its first sequence decides when all catch up (catch_up_schedule)
 //! @param layers  within those of the workspace; its other layers keep their plans
 //! @param work    arrays in host memory
 //! @throws invalid_argument before anything is written

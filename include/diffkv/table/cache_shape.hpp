@@ -19,8 +19,9 @@ inline constexpr std::int32_t max_score_every = 4;
 //! and none waits for more than k steps.
 enum class catch_up_schedule : std::uint8_t {
   //! At the layer's turn in the batch, (p + layer) mod k = 0, p the position of the batch's first sequence;
-  //! one that was not in a batch at a turn, where k queries wait. Sequences of a batch catch up together,
-  //! which is fast (docs/decisions/0013-a-batch-catches-up-together.md).
+  //! a sequence of which k queries wait, in any launch. Sequences of a batch catch up together, which is fast
+  //! (docs/decisions/0013-a-batch-catches-up-together.md), as long as the same one comes first and is not
+  //! refused its steps.
   by_batch,
   //! (t + layer) mod k = 0, t the sequence's own position: what becomes of it does not depend on what else
   //! is in the batch.
@@ -64,7 +65,7 @@ struct cache_shape {
   {
     return std::size_t{slot} * num_layers + layer;
   }
-  //! Candidates per row and tier: one for each step until the next catch-up.
+  //! Candidates per row and tier: one for each step between two catch-ups.
   [[nodiscard]] DIFFKV_HOST_DEVICE constexpr std::uint32_t candidates_per_tier() const noexcept
   {
     return score_every > 1 ? static_cast<std::uint32_t>(score_every) : 1u;
