@@ -41,6 +41,8 @@ TEST_CASE("cache_options: each illegal option is refused by name with its legal 
     {"max_tokens", "16777216", [](cache_options& o) { o.shape.max_tokens = -5; }},
     {"window", "at least 1", [](cache_options& o) { o.shape.window = 0; }},
     {"score_every", "0, 1, 2 or 4", [](cache_options& o) { o.shape.score_every = 3; }},
+    {"schedule", "by_batch or by_position",
+     [](cache_options& o) { o.shape.schedule = static_cast<diffkv::catch_up_schedule>(2); }},
     {"head_dim", "multiple of 16", [](cache_options& o) { o.shape.head_dim = 72; }},
     {"head_dim", "32 to 256", [](cache_options& o) { o.shape.head_dim = 272; }},
     {"head_dim", "32 to 256", [](cache_options& o) { o.shape.head_dim = 0; }},
