@@ -59,7 +59,7 @@ class attention_workload {
   static constexpr double most_of_memory    = 0.125;  //!< a suite has several workloads at a time
 
   //! @param other  its pages are used, and filled anew, if they are as many bytes: where pages lie changes
-  //!               times by half a percent
+  //!               times by up to 0.7 %
   attention_workload(attention_kernel const& kernel, attention_rows const& rows,
                      attention_workload const* other = nullptr)
     : kernel_{kernel}, stream_{bench_stream()}
@@ -258,7 +258,7 @@ class attention_workload {
   {
     cache_shape const& s    = shape();
     std::int32_t const k    = s.score_every;
-    std::int32_t const turn = s.schedule == catch_up_schedule::by_batch ? s.max_tokens : n;
+    std::int32_t const turn = s.first_decides() ? s.max_tokens : n;
     return k == 0 ? 0 : (turn - 2 + layer) % k + 1;
   }
 

@@ -126,12 +126,14 @@ struct decode_traits {
   static constexpr std::uint32_t record_bytes =
     round_up(static_cast<std::uint32_t>(candidate_bytes), 16u) +
     (has_scores ? scored_row_bytes : 0u);
-  static constexpr std::uint32_t note_bytes = row_note_bytes * slots;
+  static constexpr std::uint32_t note_bytes    = row_note_bytes * slots;
+  static constexpr std::uint32_t barrier_bytes = 8u * slots;
   //! scale * q.c of the row at hand: wanted at its end only.
   static constexpr std::uint32_t offset_bytes = centred ? 16u * sets : 0u;
-  static constexpr std::uint32_t warp_bytes   = round_up(
-      ring_bytes + part_bytes + stage_bytes + record_bytes + note_bytes + 8u * slots + offset_bytes,
-      128u);
+  static constexpr std::uint32_t warp_bytes =
+    round_up(ring_bytes + part_bytes + stage_bytes + record_bytes + note_bytes + barrier_bytes +
+               offset_bytes,
+             128u);
 
   [[nodiscard]] static constexpr std::uint32_t shared_bytes(std::uint32_t warps) noexcept
   {

@@ -215,7 +215,8 @@ struct decode_warp {
     target_type const first{p, range.index};
     std::uint32_t something = touch_offset(first);
     if constexpr (Traits::has_scores) {
-      if (range.of.catches_up != 0 && range.index % Traits::passes == 0) { lag().prefetch(first); }
+      std::uint32_t const flags = range.of.catches_up != 0 ? row_flag::catches_up : 0u;
+      if (is_scored(range.index, flags)) { lag().prefetch(first); }
     }
     if (ahead == 0) {
       wait_for_previous();

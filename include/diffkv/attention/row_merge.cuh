@@ -108,7 +108,7 @@ struct decode_place {
   [[nodiscard]] __device__ float* offsets() const noexcept
   {
     return reinterpret_cast<float*>(reinterpret_cast<std::byte*>(notes() + Traits::slots) +
-                                    8 * Traits::slots);
+                                    Traits::barrier_bytes);
   }
 };
 

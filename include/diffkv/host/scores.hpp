@@ -72,7 +72,7 @@ namespace detail {
 [[nodiscard]] inline catch_up_turn turn_in(cache_ref const& cache, std::uint32_t const* slots,
                                            std::uint32_t count, std::uint32_t layer)
 {
-  bool const first_decides = cache.shape.schedule == catch_up_schedule::by_batch && count > 0;
+  bool const first_decides = cache.shape.first_decides() && count > 0;
   return {layer, cache.shape.score_every,
           first_decides ? cache.layer(slots[0], layer).num_tokens : 0};
 }

@@ -65,6 +65,11 @@ struct cache_shape {
   {
     return std::size_t{slot} * num_layers + layer;
   }
+  //! Whether the position of the batch's first sequence says when all catch up.
+  [[nodiscard]] DIFFKV_HOST_DEVICE constexpr bool first_decides() const noexcept
+  {
+    return score_every > 1 && schedule == catch_up_schedule::by_batch;
+  }
   //! Candidates per row and tier: one for each step between two catch-ups.
   [[nodiscard]] DIFFKV_HOST_DEVICE constexpr std::uint32_t candidates_per_tier() const noexcept
   {
